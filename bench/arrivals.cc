@@ -13,10 +13,11 @@ constexpr size_t kMaxArrivals = 10'000'000;
 
 std::vector<double> ArrivalTimes(const ArrivalOptions& options) {
   if (options.requests_per_s <= 0) {
-    throw Error(ErrorCode::kInvalidArgument, "the rate of arrivals must be above 0");
+    throw Error(ErrorCode::kInvalidArgument, "the arrival rate must be above 0");
   }
   if (options.requests <= 0 && options.duration_s <= 0) {
-    throw Error(ErrorCode::kInvalidArgument, "arrivals need a number of requests or a duration");
+    throw Error(ErrorCode::kInvalidArgument,
+                "an arrival schedule needs a number of requests or a duration");
   }
   RandomSource random(options.seed, kArrivalStream);
   const bool is_poisson = options.process == ArrivalOptions::Process::kPoisson;
@@ -29,8 +30,9 @@ std::vector<double> ArrivalTimes(const ArrivalOptions& options) {
                     : static_cast<double>(n) / options.requests_per_s;
     if (options.requests > 0 ? n == options.requests : at >= options.duration_s) return times;
     if (times.size() == kMaxArrivals) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "more than " + std::to_string(kMaxArrivals) + " arrivals");
+      throw Error(ErrorCode::kInvalidArgument, "the rate and the duration give more than " +
+                                                   std::to_string(kMaxArrivals) +
+                                                   " arrivals: lower one of them");
     }
     times.push_back(at);
   }

@@ -30,7 +30,7 @@ bool HasText(const Element& message) {
 }
 
 // Servers use {"error":{"message":…}}, {"error":"…"} and {"message":…,"object":"error"}.
-std::optional<std::string> ErrorOf(const Element& body) {
+std::optional<std::string> ErrorMessageOf(const Element& body) {
   std::string_view text;
   Element error;
   if (body["error"].get(error) == simdjson::SUCCESS && !error.is_null()) {
@@ -58,10 +58,11 @@ CompletionPiece CompletionParser::Parse(std::string_view json) {
   Element body;
   if (state_->parser.parse(json.data(), json.size()).get(body) != simdjson::SUCCESS ||
       !body.is_object()) {
-    throw Error(ErrorCode::kDataLoss, "not a JSON object in an answer of the server");
+    throw Error(ErrorCode::kDataLoss,
+                "the server's response contains something other than a JSON object");
   }
   CompletionPiece piece;
-  piece.error = ErrorOf(body);
+  piece.error = ErrorMessageOf(body);
 
   simdjson::dom::array choices;
   if (body["choices"].get(choices) == simdjson::SUCCESS) {

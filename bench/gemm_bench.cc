@@ -190,7 +190,8 @@ void BenchForward(std::ostream& out, OpsContext& ops, const GemmBenchOptions& op
     const double flops = 2.0 * static_cast<double>(m * shape.n * shape.k) / seconds;
     const double rate = static_cast<double>(weight_bytes) / seconds;
     Print(out,
-          "%-4s M %4ld K %5ld N %6ld: %9.1f us  %7.1f GOP/s (%3.0f %% of roof)  weights %5.1f GB/s "
+          "%-4s M %4ld K %5ld N %6ld: %9.1f us  %7.1f GOP/s (%3.0f %% of roof)  weights %5.1f "
+          "GB/s "
           "(%3.0f %%)",
           type.name().c_str(), m, shape.k, shape.n, seconds * 1e6, flops / 1e9,
           100 * flops / type.roof(roof), rate / 1e9, 100 * rate / roof.read_bytes);

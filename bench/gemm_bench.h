@@ -8,7 +8,7 @@
 namespace tandem::bench {
 
 // `tandem bench gemm` and `tandem bench roof`: the speed of the matrix kernels on this machine, and
-// its limits, measured in alternation (protocol in bench/README.md).
+// its limits, which are measured again before each group of cases (protocol in bench/README.md).
 struct GemmBenchOptions {
   struct Shape {
     int64_t k = 0;
@@ -25,16 +25,18 @@ struct GemmBenchOptions {
   bool gradients = true;  // also measures both gradient products, at training sizes
 };
 
-// Limits of this machine for the active kernel table.
+// Limits of this machine for the active kernel table, per second, of all threads together. A fused
+// multiply-add counts as two operations.
 struct Roof {
-  double f32_flops = 0;   // fused multiply-adds, all threads
+  double f32_flops = 0;
   double bf16_flops = 0;  // bf16 products as the table computes them
   double int8_ops = 0;    // int8 products, likewise
-  double read_bytes = 0;  // memory read by all threads, bytes/s
+  double read_bytes = 0;  // memory read
 };
+// Takes about four times `seconds`, and 1 GiB of memory.
 Roof MeasureRoof(int threads, double seconds);
 
-// Both print a table and return an exit status.
+// Both print a table and return 0.
 int RunRoofBench(std::ostream& out, const GemmBenchOptions& options);
 int RunGemmBench(std::ostream& out, const GemmBenchOptions& options);
 

@@ -56,7 +56,8 @@ bool HttpResponseParser::TakeLine(std::string_view& bytes, size_t limit) {
   const size_t end = bytes.find('\n');
   const bool is_whole = end != std::string_view::npos;
   const size_t take = is_whole ? end + 1 : bytes.size();
-  if (line_.size() + take > limit) Malformed("a line or head of over " + std::to_string(limit));
+  if (line_.size() + take > limit)
+    Malformed("a line or header longer than " + std::to_string(limit));
   line_.append(bytes.substr(0, take));
   bytes.remove_prefix(take);
   return is_whole;

@@ -26,7 +26,7 @@ void RequireOneLine(const std::string& text, const char* what) {
   for (const char c : text) {
     if (static_cast<unsigned char>(c) <= 0x20 || c == 0x7f) {
       throw Error(ErrorCode::kInvalidArgument,
-                  std::string(what) + " must hold no spaces and no control characters");
+                  std::string(what) + " must not contain spaces or control characters");
     }
   }
 }
@@ -77,7 +77,8 @@ HttpTarget ParseTarget(const std::string& url, const std::string& api_key) {
     if (end == std::string_view::npos) throw fault("has a '[' without ']'");
     target.host = authority.substr(1, end - 1);
     authority.remove_prefix(end + 1);
-    if (!authority.empty() && !authority.starts_with(':')) throw fault("has no port after ']'");
+    if (!authority.empty() && !authority.starts_with(':'))
+      throw fault("must have a port after ']'");
     if (!authority.empty()) port = authority.substr(1);
   } else {
     const size_t colon = authority.find(':');
@@ -85,9 +86,9 @@ HttpTarget ParseTarget(const std::string& url, const std::string& api_key) {
     if (colon != std::string_view::npos) port = authority.substr(colon + 1);
   }
   target.port = port;
-  if (target.host.empty()) throw fault("names no host");
+  if (target.host.empty()) throw fault("must name a host");
   if (port.empty() || port.find_first_not_of("0123456789") != std::string_view::npos) {
-    throw fault("has a port that is no number");
+    throw fault("must have a numeric port");
   }
   return target;
 }

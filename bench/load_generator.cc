@@ -45,7 +45,7 @@ std::string FirstModel(const HttpTarget& target) {
   const Json::json_pointer path("/data/0/id");
   if (!list.is_object() || !list.contains(path) || !list[path].is_string()) {
     throw Error(ErrorCode::kFailedPrecondition,
-                target.url() + "/v1/models names no model; give one with --model");
+                target.url() + "/v1/models lists no model; name one with --model");
   }
   return list[path].get<std::string>();
 }
@@ -72,10 +72,11 @@ class Side {
   // Describes for the report how text prompts are made.
   std::string DescribeText() const {
     if (!is_calibrated_) {
-      return "; its prompt_tokens do not grow with the text, so a word is taken for a token";
+      return "; the server's prompt_tokens do not grow with the text, so each word counts as one "
+             "token";
     }
     char line[96];
-    std::snprintf(line, sizeof line, "; %.2f tokens a word, %.0f around a prompt",
+    std::snprintf(line, sizeof line, "; %.2f tokens per word, %.0f around a prompt",
                   text_length_.tokens_per_word, text_length_.tokens_around);
     return line;
   }
@@ -141,8 +142,8 @@ class Side {
       if (!piece.usage || piece.usage->prompt_tokens <= 0) {
         throw Error(ErrorCode::kFailedPrecondition,
                     target_.url() +
-                        " reports no usage.prompt_tokens: prompts of text cannot be "
-                        "given a length");
+                        " reports no usage.prompt_tokens, which text prompts need to reach a given "
+                        "length; use --prompt-kind ids");
       }
       return static_cast<double>(piece.usage->prompt_tokens);
     };
@@ -190,7 +191,7 @@ std::string Describe(const LoadOptions& options) {
     std::snprintf(line, sizeof line, "open loop, %.3g requests/s (%s), %s %s", options.rate,
                   poisson ? "Poisson" : "constant", how, what);
   } else {
-    std::snprintf(line, sizeof line, "closed loop of %lld streams, %s %s",
+    std::snprintf(line, sizeof line, "closed loop, %lld streams, %s %s",
                   static_cast<long long>(options.streams), how, what);
   }
   return line;

@@ -79,10 +79,11 @@ PromptMaker::PromptMaker(PromptOptions options, TextLength text_length)
   if (options_.endpoint == PromptOptions::Endpoint::kChat &&
       options_.kind == PromptOptions::Kind::kIds) {
     throw Error(ErrorCode::kInvalidArgument,
-                "chat messages are text: --prompt-kind ids needs --endpoint completions");
+                "--prompt-kind ids needs --endpoint completions, because chat messages are text");
   }
   if (options_.abort_fraction > 0 && !options_.stream) {
-    throw Error(ErrorCode::kInvalidArgument, "--abort needs a streamed answer to vanish from");
+    throw Error(ErrorCode::kInvalidArgument,
+                "--abort needs streamed responses: leave out --no-stream");
   }
   if (options_.output_tokens.low < 1) {
     throw Error(ErrorCode::kInvalidArgument, "--output-tokens must be at least 1");

@@ -13,6 +13,7 @@
 
 #include "bench/http_response_parser.h"
 #include "bench/sse_parser.h"
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 
 namespace tandem::bench {
@@ -216,17 +217,15 @@ class Load {
       return;
     }
     if (got <= 0) return OnEnd(stream, got < 0 ? errno : 0, now);
-    try {
+    const auto malformed = ErrorOf([&] {
       stream.response.Feed({buffer_.data(), static_cast<size_t>(got)}, stream.body);
       if (stream.response.has_head() && stream.response.is_event_stream() &&
           stream.response.status() == 200) {
         OnEvents(stream, now);
-        if (!stream.is_busy) return;
       }
-    } catch (const Error& error) {
-      return Fail(stream, "malformed answer", error.what());
-    }
-    if (stream.response.done()) OnAnswer(stream, now);
+    });
+    if (malformed) return Fail(stream, "malformed answer", malformed->what());
+    if (stream.is_busy && stream.response.done()) OnAnswer(stream, now);
   }
 
   void OnEnd(Stream& stream, int fault, double now) {
@@ -285,27 +284,23 @@ class Load {
     if (stream.socket && !stream.response.keep_alive()) stream.socket.Close();
     if (status != 200) {
       std::string detail = stream.body.substr(0, kDetailBytes);
-      try {
-        if (auto error = completions_.Parse(stream.body).error) detail = *error;
-      } catch (const Error&) {  // not JSON: report the text
-      }
+      // Reports the text when it is not JSON.
+      ErrorOf([&] { detail = completions_.Parse(stream.body).error.value_or(detail); });
       return Fail(stream, "status " + std::to_string(status), detail, KeepConnection::kYes);
     }
     if (!stream.response.is_event_stream()) {
-      try {
-        const CompletionPiece piece = completions_.Parse(stream.body);
-        if (piece.error) return Fail(stream, "error in a 200", *piece.error);
-        stream.has_ended_well = piece.has_finished;
-        if (piece.usage) {
-          record.usage = *piece.usage;
-          record.has_usage = true;
-        }
-      } catch (const Error& error) {
-        return Fail(stream, "malformed answer", error.what());
+      CompletionPiece piece;
+      const auto malformed = ErrorOf([&] { piece = completions_.Parse(stream.body); });
+      if (malformed) return Fail(stream, "malformed answer", malformed->what());
+      if (piece.error) return Fail(stream, "error in a 200", *piece.error);
+      stream.has_ended_well = piece.has_finished;
+      if (piece.usage) {
+        record.usage = *piece.usage;
+        record.has_usage = true;
       }
     }
     if (!stream.has_ended_well) {
-      return Fail(stream, "no finish", "the answer has no finish_reason and no [DONE]");
+      return Fail(stream, "no finish", "the response has no finish_reason and no [DONE]");
     }
     Finish(stream, Outcome::kOk, now);
   }

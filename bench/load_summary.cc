@@ -124,14 +124,15 @@ std::string Describe(const LoadSummary& s) {
           kind.c_str(), fault.example.empty() ? "" : ": ", fault.example.c_str());
   }
   if (s.other_length > 0) {
-    Print(out, "  note        %lld answers were not as long as asked for\n",
+    Print(out, "  note        %lld responses differ from the requested length\n",
           static_cast<long long>(s.other_length));
   }
   if (s.without_usage > 0) {
-    Print(out, "  note        %lld answers had no usage: their tokens are counted as pieces\n",
+    Print(out,
+          "  note        %lld responses have no usage; each streamed chunk counts as one token\n",
           static_cast<long long>(s.without_usage));
   }
-  Print(out, "tokens        %lld of prompts (%lld cached = %.1f %%), %lld of answers\n",
+  Print(out, "tokens        %lld prompt (%lld cached = %.1f %%), %lld output\n",
         static_cast<long long>(s.prompt_tokens), static_cast<long long>(s.cached_tokens),
         s.prompt_tokens > 0
             ? 100 * static_cast<double>(s.cached_tokens) / static_cast<double>(s.prompt_tokens)
@@ -139,12 +140,11 @@ std::string Describe(const LoadSummary& s) {
         static_cast<long long>(s.output_tokens));
   Print(out, "throughput    %.1f output tokens/s\n", s.output_tokens_per_s);
   Print(out, "first token  ", s.first_token_ms);
-  Print(out, "text to text ", s.gap_ms);
+  Print(out, "inter-token  ", s.gap_ms);
   Print(out, "per token    ", s.token_ms);
-  Print(out, "whole answer ", s.answer_ms);
+  Print(out, "full response", s.answer_ms);
   if (s.lateness_ms > 5) {
-    Print(out, "  note        requests were sent up to %.1f ms after they were due\n",
-          s.lateness_ms);
+    Print(out, "  note        the generator sent requests up to %.1f ms late\n", s.lateness_ms);
   }
   const double wall = std::max(s.wall_s, 1e-9);
   Print(out, "cpu           generator %.2f s = %.1f %% of a core", s.generator_cpu_s,
@@ -157,7 +157,7 @@ std::string Describe(const LoadSummary& s) {
     for (size_t i = 0; i < std::min<size_t>(s.server_thread_cpu_s.size(), 8); ++i) {
       Print(out, " %.1f %%", 100 * s.server_thread_cpu_s[i] / wall);
     }
-    Print(out, "\nmemory        server %.1f MiB, at most %.1f MiB\n",
+    Print(out, "\nmemory        server %.1f MiB, peak %.1f MiB\n",
           static_cast<double>(s.server_rss_bytes) / 1048576,
           static_cast<double>(s.server_peak_rss_bytes) / 1048576);
   } else {

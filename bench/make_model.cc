@@ -4,10 +4,10 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "bench/models/random_model.h"
 #include "engine/base/check.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/config.h"
-#include "engine/model/random_model.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::bench {
 namespace {
@@ -50,7 +50,7 @@ engine::ModelConfig WithLargeVocabulary(engine::ModelConfig c) {
 }
 
 engine::ModelConfig Llama256KConfig() {
-  engine::ModelConfig c = WithLargeVocabulary(engine::Llama1BConfig());
+  engine::ModelConfig c = WithLargeVocabulary(Llama1BConfig());
   c.attention.n_heads = 8;
   c.attention.n_kv_heads = 4;
   c.tied_embeddings = false;
@@ -58,7 +58,7 @@ engine::ModelConfig Llama256KConfig() {
 }
 
 engine::ModelConfig Gemma256KConfig() {
-  engine::ModelConfig c = WithLargeVocabulary(engine::Gemma2BConfig());
+  engine::ModelConfig c = WithLargeVocabulary(Gemma2BConfig());
   c.windowed_layers.resize(static_cast<size_t>(c.n_layers));
   return c;
 }
@@ -141,11 +141,12 @@ void AddSyllables(Vocabulary& vocabulary) {
 
 const std::vector<ModelShape>& ModelShapes() {
   static const std::vector<ModelShape> kShapes = {
-      {"llama-15m", "6 layers, width 288, vocabulary 32000: what a server costs around a model",
+      {"llama-15m",
+       "6 layers, width 288, vocabulary 32000: measures the server's overhead around a model",
        Llama15MConfig},
-      {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256", engine::Llama1BConfig},
-      {"gemma2-2b", "Gemma 2 2B: 26 layers, width 2304, vocabulary 256000", engine::Gemma2BConfig},
-      {"llama-256k", "2 layers, width 512, vocabulary 262144, a head of its own", Llama256KConfig},
+      {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256", Llama1BConfig},
+      {"gemma2-2b", "Gemma 2 2B: 26 layers, width 2304, vocabulary 256000", Gemma2BConfig},
+      {"llama-256k", "2 layers, width 512, vocabulary 262144, untied head", Llama256KConfig},
       {"gemma2-256k", "Gemma 2, 2 layers, width 512, vocabulary 262144", Gemma256KConfig},
   };
   return kShapes;
@@ -189,9 +190,9 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
   const auto shape = std::find_if(shapes.begin(), shapes.end(),
                                   [&](const ModelShape& each) { return each.name == name; });
   if (shape == shapes.end()) {
-    throw Error(ErrorCode::kInvalidArgument, "there is no model shape '" + name + "'");
+    throw Error(ErrorCode::kInvalidArgument, "model shape '" + name + "' does not exist");
   }
-  engine::RandomModelSpec spec;
+  RandomModelSpec spec;
   spec.config = shape->config();
   spec.stored = stored;
   if (n_layers < 0 || n_layers > spec.config.n_layers) {
@@ -207,7 +208,7 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
   spec.config.bos_token = -1;
   spec.config.eos_tokens = {kEndOfText};
   engine::PublishDirectory(dir, [&](const fs::path& temporary) {
-    engine::WriteRandomModel(spec, temporary / "weights");
+    WriteRandomModel(spec, temporary / "weights");
     for (const fs::directory_entry& entry : fs::directory_iterator(temporary / "weights")) {
       fs::rename(entry.path(), temporary / entry.path().filename());
     }

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::bench {

@@ -71,7 +71,7 @@ MlpBenchOptions Checked(MlpBenchOptions options) {
   };
   if (options.d % 8 != 0 || options.ff % 8 != 0) refuse("--d and --ff must be multiples of 8");
   if (options.chunk < options.seq && options.chunk % kSumRows != 0) {
-    refuse("--chunk must be a multiple of 1024, or all of --seq");
+    refuse("--chunk must be a multiple of 1024 or equal to --seq");
   }
   return options;
 }
@@ -249,7 +249,7 @@ int RunMlpBench(std::ostream& out, const MlpBenchOptions& options) {
   };
   const bool bf16 = options.dtype == DType::kBF16;
   print(
-      "d %lld, ff %lld, %lld sequences of %lld tokens in chunks of %lld, %s, save %s, %d threads,"
+      "d %lld, ff %lld, %lld sequences of %lld tokens, chunks of %lld, %s, save %s, %d threads,"
       " %s",
       static_cast<long long>(options.d), static_cast<long long>(options.ff),
       static_cast<long long>(options.batch), static_cast<long long>(options.seq),
@@ -258,7 +258,8 @@ int RunMlpBench(std::ostream& out, const MlpBenchOptions& options) {
   const double plain = static_cast<double>(options.seq * options.ff) * 4 / 0x1p20;
   const double kept = static_cast<double>(workload.kept_bytes()) / 0x1p20;
   print(
-      "kept of ReLU for the backward pass, per sequence: %.1f MiB of %.1f MiB in f32 (%.3f %% "
+      "ReLU activations saved for the backward pass, per sequence: %.1f MiB of %.1f MiB in f32 "
+      "(%.3f %% "
       "less)",
       kept, plain, 100 * (1 - kept / plain));
 

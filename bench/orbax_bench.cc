@@ -17,8 +17,8 @@
 #include "convert/formats/maxtext/maxtext.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "convert/orbax/orbax_writer.h"
-#include "convert/work/thread_group.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/base/thread_group.h"
 #include "engine/base/thread_pool.h"
 
 namespace tandem::bench {
@@ -26,7 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using convert::OrbaxCheckpoint;
-using convert::ParallelFor;
 using Leaf = OrbaxCheckpoint::Leaf;
 
 // Selects arrays of parameters; optimizer states are not imported.
@@ -115,8 +114,8 @@ class OrbaxBench {
   double Import() const {
     std::vector<int64_t> parts(static_cast<size_t>(source_->parts()));
     std::iota(parts.begin(), parts.end(), 0);
-    convert::BudgetedQueue queue(*source_, parts);
-    return OnAllThreads([&](const convert::ThreadGroup& group) {
+    BudgetedQueue queue(parts, [&](int64_t part) { return source_->PartMemory(part); });
+    return OnAllThreads([&](ThreadGroup& group) {
       queue.Drain(group, [&](int64_t part, const ParallelFor& parallel_for) {
         source_->ReadPieces(part, parallel_for, [](const auto&, int64_t, const auto&) {});
       });
@@ -148,11 +147,11 @@ class OrbaxBench {
   }
 
   // Returns seconds.
-  double OnAllThreads(const std::function<void(const convert::ThreadGroup& group)>& work) const {
+  double OnAllThreads(const std::function<void(ThreadGroup& group)>& work) const {
     const auto from = std::chrono::steady_clock::now();
-    convert::ThreadGroup group;
+    ThreadGroup group;
     for (int i = 0; i < n_threads_; ++i) group.Add([&] { work(group); });
-    group.Wait([] {});
+    group.Wait();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
   }
 
@@ -160,21 +159,20 @@ class OrbaxBench {
   // others.
   double ForArrays(size_t n,
                    const std::function<void(const Array&, const ParallelFor&)>& task) const {
-    convert::WorkStealing shared;
     std::atomic<size_t> next{0};
     std::atomic<size_t> done{0};
-    return OnAllThreads([&](const convert::ThreadGroup& group) {
+    return OnAllThreads([&](ThreadGroup& group) {
       const ParallelFor parallel_for = [&](int64_t chunks,
                                            const std::function<void(int64_t)>& decode) {
-        return shared.Distribute(group, chunks, decode);
+        return group.Distribute(chunks, decode);
       };
       for (size_t i = next++; i < n; i = next++) {
         task(arrays_[i], parallel_for);
         ++done;
-        shared.Wake();
+        group.Wake();
       }
-      for (uint64_t seen = shared.seen(); done < n && !group.stopping(); seen = shared.seen()) {
-        shared.HelpOrWait(group, seen);
+      for (uint64_t seen = group.events(); done < n && !group.stopping(); seen = group.events()) {
+        group.HelpOrWait(seen);
       }
     });
   }
@@ -206,9 +204,8 @@ int RunOrbaxBench(std::ostream& out, const OrbaxBenchOptions& options) {
   char line[256];
   std::snprintf(line, sizeof line,
                 "%.0f MiB of arrays, %d threads; medians of %d rounds\n"
-                "decompressed alone %7.0f MiB/s\n"
-                "read as arrays     %7.0f MiB/s = %.2f of it\n"
-                "imported           %7.0f MiB/s = %.2f of it\n",
+                "decompressed only  %7.0f MiB/s\nread as arrays     %7.0f MiB/s = %.2f of "
+                "that\nimported           %7.0f MiB/s = %.2f of that\n",
                 mib, bench.n_threads(), options.rounds, mib / Median(alone), mib / Median(read),
                 Median(read_ratios), mib / Median(import), Median(import_ratios));
   out << line;

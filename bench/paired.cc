@@ -43,7 +43,7 @@ double RunPeer(const std::string& command) {
   if (status != 0 || at == std::string::npos) {
     throw Error(ErrorCode::kFailedPrecondition,
                 "the peer's command ended with status " + std::to_string(status) +
-                    (at == std::string::npos ? " and printed no 'N tokens/s'" : ""));
+                    (at == std::string::npos ? " without printing 'N tokens/s'" : ""));
   }
   // Accepts "tokens/s best 123.4" and "123.4 tokens/s".
   size_t end = at;
@@ -52,7 +52,7 @@ double RunPeer(const std::string& command) {
   while (begin > 0 && (std::isdigit(output[begin - 1]) != 0 || output[begin - 1] == '.')) --begin;
   const double value = begin < end ? std::atof(output.substr(begin, end - begin).c_str()) : 0;
   if (value <= 0) {
-    throw Error(ErrorCode::kFailedPrecondition, "the peer printed no number before 'tokens/s'");
+    throw Error(ErrorCode::kFailedPrecondition, "the peer must print a number before 'tokens/s'");
   }
   return value;
 }

@@ -47,7 +47,7 @@ ProcessUsage ReadProcessUsage(int pid) {
   const fs::path dir = "/proc/" + std::to_string(pid);
   const std::string stat = ReadAll(dir / "stat");
   if (stat.empty()) {
-    throw Error(ErrorCode::kNotFound, "there is no process " + std::to_string(pid));
+    throw Error(ErrorCode::kNotFound, "no such process: " + std::to_string(pid));
   }
   const std::string status = ReadAll(dir / "status");
   ProcessUsage usage{.cpu_s = CpuSeconds(stat),

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/gemm_bench.h"
+#include "bench/models/random_model.h"
 #include "bench/paired.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
@@ -18,7 +19,6 @@
 #include "engine/kernels/kernels.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
-#include "engine/model/random_model.h"
 #include "training/lora/lora.h"
 
 namespace tandem::bench {
@@ -95,10 +95,11 @@ fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
   TANDEM_CHECK(!options.cache_dir.empty());
   fs::path dir = options.cache_dir / "random-llama-1b";
   if (!fs::exists(dir)) {
-    out << "writing a random model of the Llama-3.2-1B shape to " << dir.string() << "\n"
+    out << "writing a random model of the " << StepBenchOptions::kRandomShape << " shape to "
+        << dir.string() << "\n"
         << std::flush;
     fs::create_directories(options.cache_dir);
-    engine::WriteRandomModel({.config = engine::Llama1BConfig()}, dir);
+    WriteRandomModel({.config = Llama1BConfig()}, dir);
   }
   return dir;
 }
@@ -173,7 +174,7 @@ class StepBench {
               : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
                                                             : &Roof::int8_ops),
         blocks_per_sequence_(
-            (options.prompt_tokens + options.decode_steps) / engine::kKvBlockTokens + 2),
+            (options.prompt_tokens + options.decode_steps) / engine::kTokensPerBlock + 2),
         kv_(engine::ModelRunner::KvShape(*model, blocks_per_sequence_ * (options.batch + 1))),
         runner_(model, ops, std::max(options.prompt_tokens, options.batch * 16), options.batch) {}
 

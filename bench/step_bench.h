@@ -15,7 +15,8 @@ namespace tandem::bench {
 //   batch      tokens/s of `batch` sequences / tokens/s of one
 //   adapters   a step of `batch` sequences with `adapters` adapters / the same with the base alone
 struct StepBenchOptions {
-  std::filesystem::path model;      // Hugging Face directory; empty: random Llama-3.2-1B shape
+  static constexpr const char* kRandomShape = "Llama-3.2-1B";
+  std::filesystem::path model;      // Hugging Face directory; empty: random weights of kRandomShape
   std::filesystem::path cache_dir;  // of packed weights and the random model
   engine::BlockFormat block = engine::BlockFormat::kNone;  // weights are rounded to it
   int threads = 0;                                         // 0: one per physical core

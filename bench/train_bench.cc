@@ -15,7 +15,7 @@
 #include "bench/paired.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
 #include "training/step/trainer.h"

@@ -14,7 +14,8 @@ struct TrainBenchOptions {
   std::filesystem::path model;      // model to train; empty: the shape below
   std::filesystem::path cache_dir;  // for packed weights of `model` as the base of adapters
   int64_t lora_rank = 0;  // rank of adapters on all linear layers of `model`; 0: trains its weights
-  std::string family = "minigpt";
+  static constexpr const char* kFamilies = "minigpt, gpt2 or llama";
+  std::string family = "minigpt";  // one of kFamilies
   int64_t n_layers = 8;
   int64_t hidden_dim = 256;
   int64_t ffn_dim = 256;

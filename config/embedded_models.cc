@@ -2,14 +2,13 @@
 
 #include <array>
 #include <cstddef>
-#include <fstream>
 #include <map>
 #include <string>
 
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
-#include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/posix_file.h"
 
 // Puts a file of the repository into the program's read-only data, aligned so that tensors can be
 // read in place. The stack note keeps the object from requesting an executable stack.
@@ -69,11 +68,10 @@ void WriteEmbeddedModel(std::string_view name, const std::filesystem::path& dir)
   engine::RemoveStaleTemporaries(dir.parent_path());  // of a killed server
   engine::PublishDirectory(dir, [](const std::filesystem::path& temporary) {
     for (const auto& [file, bytes] : FilesOfStories()) {
-      std::ofstream out(temporary / file, std::ios::binary);
-      out.write(reinterpret_cast<const char*>(bytes.data()),
-                static_cast<std::streamsize>(bytes.size()));
-      out.flush();
-      if (!out) throw Error(ErrorCode::kIo, (temporary / file).string() + ": cannot be written");
+      const std::filesystem::path path = temporary / file;
+      engine::FileDescriptor out = engine::CreateNewFile(path);
+      engine::WriteAll(out, bytes, path);
+      out.Close(path);
     }
   });
 }

@@ -20,15 +20,18 @@
 #include "convert/verify/record.h"
 #include "convert/work/identity.h"
 #include "convert/work/journal.h"
+#include "convert/work/pieces.h"
 #include "convert/work/progress.h"
 #include "convert/work/provenance.h"
-#include "convert/work/thread_group.h"
 #include "convert/work/work_dir.h"
 #include "engine/adapter/lora_adapter.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "engine/base/thread_group.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/disk_error.h"
 #include "engine/io/json.h"
 #include "engine/io/posix_file.h"
 #include "engine/model/stored_head.h"
@@ -136,19 +139,20 @@ void Compare(const ModelSource& source, const ModelSource& written, int n_thread
              const std::function<void(int64_t bytes)>& advance) {
   if (source.tensors().size() != written.tensors().size()) {
     throw Error(ErrorCode::kDataLoss,
-                source.name() + ": has " + std::to_string(source.tensors().size()) +
-                    " tensors, what was written has " + std::to_string(written.tensors().size()));
+                source.name() + ": the source has " + std::to_string(source.tensors().size()) +
+                    " tensors, but the target has " + std::to_string(written.tensors().size()));
   }
   std::atomic<int64_t> compared{0};
   std::vector<int64_t> parts(static_cast<size_t>(source.parts()));
   std::iota(parts.begin(), parts.end(), int64_t{0});
-  BudgetedQueue queue(source, std::move(parts));
+  BudgetedQueue queue(std::move(parts), [&](int64_t part) { return source.PartMemory(part); });
   ThreadGroup group;
   const auto compare = [&](const engine::NamedTensor& tensor, int64_t from,
                            ModelSource::Bytes bytes) {
     if (!IsSame(tensor, from, bytes, source, written, group) && !group.stopping()) {
-      throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
-                                            " is not what was written; nothing is kept");
+      throw Error(ErrorCode::kDataLoss,
+                  source.name() + ": tensor " + Quoted(tensor.name) +
+                      " differs from the written tensor; no target is written");
     }
     compared += static_cast<int64_t>(bytes.size());
   };
@@ -186,8 +190,7 @@ void WarnOfBlocks(const ConvertSpec& spec, const JobContext& context) {
   if (count == 0) return;
   context.report({"warning", 0, 0, 0,
                   std::to_string(count) +
-                      " tensors of the source are quantised; their numbers are what the blocks "
-                      "decode to"});
+                      " tensors of the source are quantised; their values are the decoded blocks"});
 }
 
 // A conversion of an adapter to hf needs no writer: the merged model is the target.
@@ -221,13 +224,11 @@ void CompareAll(const ConvertSpec& spec, const ModelSource& source, const ModelS
 // Refuses shapes that are not the config's. Skips architectures that the engine does not run.
 void CheckSource(const ModelSource& source,
                  const std::function<void(const std::string& text)>& warn) {
-  try {
+  ErrorOf({ErrorCode::kUnsupported}, [&] {
     const SourceConfig config = ConfigOf(source);
     CheckShapes(source, config);
     if (config.has_own_head) warn(engine::kOwnHeadNote);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnsupported) throw;
-  }
+  });
 }
 
 // Report of a writer.
@@ -314,9 +315,8 @@ void HashAhead(const fs::path& path, const JobContext& context, const ThreadGrou
 void MakeIn(WorkDir& work, const ConvertSpec& spec, const JobContext& context,
             engine::OpsContext& ops) {
   if (work.Begin(IdentityOf(spec)) && context.report) {
-    context.report({.kind = "message",
-                    .total_steps = 100,
-                    .message = "going on from an interrupted conversion"});
+    context.report(
+        {.kind = "message", .total_steps = 100, .message = "resuming an interrupted conversion"});
   }
   ThreadGroup hashing;
   if (!context.cache_dir.empty()) {
@@ -342,22 +342,22 @@ void Make(const ConvertSpec& spec, const JobContext& context, engine::OpsContext
     engine::RemoveStaleTemporaries(parent, name.string());
   }
   WorkDir work(spec.target);
-  std::string refused;
-  try {
-    return MakeIn(work, spec, context, ops);
-  } catch (const Error& error) {
+  std::optional<Error> refused;  // the disk is full or failing
+  const auto cancelled = ErrorOf({ErrorCode::kCancelled}, [&] {
+    refused = engine::DiskErrorOf([&] { MakeIn(work, spec, context, ops); });
+  });
+  if (cancelled) {
     // A stopped job keeps its work: the owner restarts the job or removes the directory.
-    if (error.code() == ErrorCode::kCancelled && !context.dir.empty()) work.Keep();
-    if (error.code() != ErrorCode::kIo || !work.IsBegun()) throw;
-    refused = error.what();
-  } catch (const fs::filesystem_error& error) {
-    if (!work.IsBegun()) throw;
-    refused = error.what();
+    if (!context.dir.empty()) work.Keep();
+    throw Error(*cancelled);
   }
-  // The disk is full or failing.
+  if (!refused) return;
+  if (!work.IsBegun()) throw Error(*refused);
   work.Keep();
-  throw Error(ErrorCode::kIo, refused + "; what is written stays in " + work.path().string() +
-                                  ", with which the same conversion goes on; or remove it");
+  throw Error(refused->code(), std::string(refused->what()) + "; the finished part stays in " +
+                                   work.path().string() +
+                                   ": run the same conversion to resume, or remove the directory")
+      .WithReason(refused->reason());
 }
 
 }  // namespace

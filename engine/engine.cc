@@ -20,8 +20,8 @@ void CheckTokens(std::span<const TokenId> tokens, int64_t vocab_size, const char
   for (const TokenId token : tokens) {
     if (token >= 0 && token < vocab_size) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                std::string(field) + " holds token id " + std::to_string(token) +
-                    ", the vocabulary has ids 0 to " + std::to_string(vocab_size - 1))
+                std::string(field) + " contains token id " + std::to_string(token) +
+                    ", but the vocabulary has ids 0 to " + std::to_string(vocab_size - 1))
         .WithParam(field)
         .WithReason("invalid_value");
   }
@@ -38,16 +38,16 @@ void CheckAtLeast(int64_t value, int64_t least, const char* field) {
 
 void CheckRequest(const GenerationRequest& request, const LoadedModel& model) {
   if (request.prompt.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "prompt must hold at least one token")
+    throw Error(ErrorCode::kInvalidArgument, "prompt must contain at least one token")
         .WithParam("prompt")
         .WithReason("invalid_value");
   }
   const auto prompt_len = static_cast<int64_t>(request.prompt.size());
   if (prompt_len >= model.max_model_len) {
-    throw Error(ErrorCode::kInvalidArgument, "the prompt has " + std::to_string(prompt_len) +
-                                                 " tokens, but the model's context is " +
-                                                 std::to_string(model.max_model_len) +
-                                                 " tokens, of which one must be left to generate")
+    throw Error(ErrorCode::kInvalidArgument,
+                "the prompt has " + std::to_string(prompt_len) +
+                    " tokens, but the model's context is " + std::to_string(model.max_model_len) +
+                    " tokens, and at least one must be left to generate")
         .WithParam("prompt")
         .WithReason("context_length_exceeded");
   }
@@ -152,9 +152,9 @@ std::vector<RequestId> Engine::SubmitAll(std::vector<GenerationRequest> requests
   const LoopStatus::Entry entry = impl_->status->TryEnqueue(
       client, n_requests, impl_->options.max_queue, max_waiting, impl_->options.max_seqs);
   if (entry == LoopStatus::Entry::kClientFull) {
-    throw Error(ErrorCode::kResourceExhausted,
-                "this client has as many requests waiting as it may have, " +
-                    std::to_string(max_waiting) + "; try again later")
+    throw Error(ErrorCode::kResourceExhausted, "this client has reached its limit of " +
+                                                   std::to_string(max_waiting) +
+                                                   " waiting requests; try again later")
         .WithReason("rate_limit_exceeded");
   }
   if (entry == LoopStatus::Entry::kQueueFull) {

@@ -56,9 +56,9 @@ std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
                                            const LoadedModel& base, const EngineOptions& options);
 // The adapter's memory, from its headers alone. Throws as OpenAdapter, except for faults that only
 // the base's weights show.
-MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
-                        const EngineOptions& options);
-MemoryClaim PlanAdapter(const std::filesystem::path& dir, const LoadedModel& base);
+MemoryClaim PlanAdapterMemory(const std::filesystem::path& dir, const ModelDir& base,
+                              const EngineOptions& options);
+MemoryClaim PlanAdapterMemory(const std::filesystem::path& dir, const LoadedModel& base);
 
 // Reads the statistics of an engine from any thread. After the engine's end they no longer change.
 class EngineFigures {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
 #include "engine/chat/chat_template.h"
@@ -40,17 +41,15 @@ void ReadGenerationConfig(const ModelDir& dir, LoadedModel& loaded, std::set<Tok
     }
   }
   SamplingParams& sampling = loaded.default_sampling;
-  const auto number = [&](const char* field, float fallback, double min, double max) {
-    if (const auto found = config.find(field); found == config.end() || found->is_null()) {
-      return fallback;
-    }
-    return static_cast<float>(JsonNumberOr(config, field, 0, min, max, source));
-  };
-  sampling.temperature = number("temperature", sampling.temperature, 0, 100);
-  sampling.top_p = number("top_p", sampling.top_p, 0, 1);
-  sampling.min_p = number("min_p", sampling.min_p, 0, 1);
-  sampling.top_k = static_cast<int32_t>(number("top_k", 0, -1, 1 << 24));
-  sampling.repetition_penalty = number("repetition_penalty", 1, 1e-3, 10);
+  constexpr double kLeastPositive = 1e-3;
+  for (const SamplingField& field : kSamplingFields) {
+    if (!field.is_of_model) continue;
+    float& value = sampling.*field.value;
+    value = static_cast<float>(JsonNumberOr(config, field.name, static_cast<double>(value),
+                                            field.is_positive ? kLeastPositive : field.min,
+                                            field.max_of_model, source));
+  }
+  sampling.top_k = static_cast<int32_t>(JsonNumberOr(config, "top_k", 0, -1, 1 << 24, source));
 }
 
 // A template that the user named must compile. If the model's own template does not compile, the
@@ -62,12 +61,10 @@ void CompileTemplate(const std::string& override_text, const std::optional<std::
     return;
   }
   if (!own) return;
-  try {
-    loaded.chat_template = ChatTemplate::Compile(*own);
-  } catch (const Error& error) {
-    loaded.chat_template_error = error.what();
-    spdlog::warn("chat template not usable model=\"{}\" error=\"{}\"", source, error.what());
-  }
+  const auto error = ErrorOf([&] { loaded.chat_template = ChatTemplate::Compile(*own); });
+  if (!error) return;
+  loaded.chat_template_error = error->what();
+  spdlog::warn("chat template not usable model=\"{}\" error=\"{}\"", source, error->what());
 }
 
 // Clients compare this to know that answers come from the same bits.
@@ -104,13 +101,13 @@ std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
   return adapter;
 }
 
-MemoryClaim PlanAdapter(const std::filesystem::path& dir, const ModelDir& base,
-                        const EngineOptions& options) {
+MemoryClaim PlanAdapterMemory(const std::filesystem::path& dir, const ModelDir& base,
+                              const EngineOptions& options) {
   const ModelOutline outline = OutlineModel(base, ToLoadOptions(options));
   return {.weights = AdapterBytes(LoraAdapter::Open(dir), outline.types.dtype)};
 }
 
-MemoryClaim PlanAdapter(const std::filesystem::path& dir, const LoadedModel& base) {
+MemoryClaim PlanAdapterMemory(const std::filesystem::path& dir, const LoadedModel& base) {
   return {.weights = AdapterBytes(LoraAdapter::Open(dir), base.model->dtype())};
 }
 

@@ -1,7 +1,7 @@
 # One static library per room, linked only to the rooms below it.
 #
 #   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   a library of one or more folders; globs the sources
-#   tandem_test(engine_kv_test DIR tests/engine/kv DEPS engine_kv)    one test program per room
+#   tandem_test(engine_kv_test DIR tests/engine/kv DEPS engine_kv)    one test program per room, of one or more folders
 
 find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)
@@ -21,40 +21,48 @@ find_package(ZLIB REQUIRED)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
 pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
+# tandem_options is part of the installed package; programs that link it choose their own warnings,
+# optimisation and instruction set. tandem_build_options are for this build alone.
 add_library(tandem_options INTERFACE)
+add_library(tandem_build_options INTERFACE)
+target_link_libraries(tandem_options INTERFACE $<BUILD_INTERFACE:tandem_build_options> Threads::Threads)
+target_compile_features(tandem_options INTERFACE cxx_std_20)
 # The second directory holds headers that replace a library's own (engine/base/README.md).
 target_include_directories(tandem_options INTERFACE
-  ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/engine/base/third_party)
+  $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/engine/base/third_party>)
 target_compile_options(tandem_options INTERFACE
-  -march=x86-64-v3
+  $<BUILD_INTERFACE:-march=x86-64-v3>
   # Fused multiply-adds are explicit: the compiler must never choose a rounding.
-  -ffp-contract=off
+  -ffp-contract=off)
+target_compile_options(tandem_build_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
   # g++ 12 sees overlapping copies in every `"literal" + std::string` (GCC bug 105651).
   -Wno-restrict)
 if(TANDEM_UNITY)
   # In a unity build every source looks like a header, so g++ warns of classes with members of local types.
-  target_compile_options(tandem_options INTERFACE -Wno-subobject-linkage)
+  target_compile_options(tandem_build_options INTERFACE -Wno-subobject-linkage)
 endif()
-target_link_libraries(tandem_options INTERFACE Threads::Threads)
+# The tested code is optimised. Optimising the tests would cost more than it saves, and optimising their sanitizers'
+# code takes longer than the rest of their compilation.
+set(is_test $<BOOL:$<TARGET_PROPERTY:TANDEM_TEST>>)
 if(CMAKE_BUILD_TYPE STREQUAL "Release")
-  target_compile_options(tandem_options INTERFACE -O3)
+  target_compile_options(tandem_build_options INTERFACE $<IF:${is_test},-O1,-O3>)
 elseif(TANDEM_SANITIZE)
   # -O1 keeps the sanitizer builds fast enough to run the whole suite.
-  target_compile_options(tandem_options INTERFACE -O1 -g1)
+  target_compile_options(tandem_build_options INTERFACE $<IF:${is_test},-O0,-O1> -g1)
 endif()
 if(TANDEM_SANITIZE)
-  target_compile_options(tandem_options INTERFACE
+  target_compile_options(tandem_build_options INTERFACE
     -fsanitize=${TANDEM_SANITIZE} -fno-omit-frame-pointer
     # False alarms of g++ 12 inside std::regex and std::function when sanitizers are on.
     -Wno-maybe-uninitialized)
-  target_link_options(tandem_options INTERFACE -fsanitize=${TANDEM_SANITIZE})
+  target_link_options(tandem_build_options INTERFACE -fsanitize=${TANDEM_SANITIZE})
   if(TANDEM_SANITIZE MATCHES "undefined")
-    target_compile_options(tandem_options INTERFACE -fno-sanitize-recover=undefined)
+    target_compile_options(tandem_build_options INTERFACE -fno-sanitize-recover=undefined)
   endif()
   if(TANDEM_SANITIZE MATCHES "thread")
     # g++ 12 warns about atomic_thread_fence inside Boost headers; our code does not use it.
-    target_compile_options(tandem_options INTERFACE -Wno-tsan)
+    target_compile_options(tandem_build_options INTERFACE -Wno-tsan)
   endif()
 endif()
 
@@ -85,9 +93,12 @@ function(tandem_room NAME)
   endif()
 endfunction()
 
+# SEPARATE as above.
 function(tandem_test NAME)
-  cmake_parse_arguments(T "" "DIR;LABEL;TIMEOUT" "DEPS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${T_DIR}/*_test.cc)
+  cmake_parse_arguments(T "SEPARATE" "LABEL;TIMEOUT" "DIR;DEPS" ${ARGN})
+  list(TRANSFORM T_DIR PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE patterns)
+  list(TRANSFORM patterns APPEND /*_test.cc)
+  file(GLOB sources CONFIGURE_DEPENDS ${patterns})
   if(NOT sources)
     return()
   endif()
@@ -95,15 +106,10 @@ function(tandem_test NAME)
     set(T_TIMEOUT 300)
   endif()
   add_executable(${NAME} ${sources})
-  # The tested code is optimised; optimising the tests would cost more than it saves. A source
-  # property, because it must follow the options of the target.
-  if(CMAKE_BUILD_TYPE STREQUAL "Release")
-    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O1")
-  elseif(TANDEM_SANITIZE)
-    # Optimising the sanitizers' code takes longer than the rest of the compilation.
-    set_source_files_properties(${sources} PROPERTIES COMPILE_OPTIONS "-O0")
+  if(TANDEM_UNITY AND NOT T_SEPARATE)
+    set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
-  set_target_properties(${NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  set_target_properties(${NAME} PROPERTIES TANDEM_TEST ON RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   target_link_libraries(${NAME} PRIVATE ${T_DEPS} tests_support GTest::gtest GTest::gtest_main)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABEL}")

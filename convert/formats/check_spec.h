@@ -12,9 +12,9 @@ std::string FormatNames();  // all target formats: "hf, native, …"
 std::string TargetName(std::string_view format, const std::string& name);
 
 // Checks everything that needs no weights. Throws, with the field of the spec as param:
-//   kInvalidArgument  a format (unsupported_value), dtype, layout or zarr that cannot be written; a
-//                     rank, alpha or base that is missing, unused or out of range; a bad max_kl; a
-//                     target that contains the source
+//   kInvalidArgument  format, dtype, layout or zarr is not supported (unsupported_value);
+//                     rank, alpha or base is missing, unused or out of range; max_kl is invalid;
+//                     the target contains the source
 //   kNotFound         the source or base does not exist (path_not_found)
 //   kUnsupported      an unknown kind of source
 //   kAlreadyExists    a target that may not be replaced

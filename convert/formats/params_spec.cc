@@ -18,10 +18,11 @@ void RefuseBlocks(const fs::path& path) {
   for (const std::string& name : model.tensor_names()) {
     const engine::Encoding encoding = model.FindStored(name)->encoding;
     if (encoding == engine::Encoding::kPlain) continue;
-    throw Error(ErrorCode::kUnsupported,
-                model.name() + ": tensor " + Quoted(name) + " is in blocks of integers (" +
-                    std::string(EncodingName(encoding)) +
-                    "), which safetensors do not have: tandem convert --to hf decodes them");
+    throw Error(
+        ErrorCode::kUnsupported,
+        model.name() + ": tensor " + Quoted(name) + " is quantised (" +
+            std::string(EncodingName(encoding)) +
+            "), which safetensors cannot store: decode the model with tandem convert --to hf");
   }
 }
 
@@ -31,8 +32,9 @@ ConvertSpec ExportParamsSpec(const fs::path& source, const fs::path& target,
                              const std::string& dtype) {
   const Format& format = *FindFormat(kFormat);
   if (dtype != "keep" && !format.HasDType(dtype)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "dtype " + Quoted(dtype) + " is none of keep, " + format.DTypeNames());
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "dtype " + Quoted(dtype) + " is not supported; supported are keep, " + format.DTypeNames());
   }
   ConvertSpec spec;
   spec.source = NewestStep(source);
@@ -44,7 +46,7 @@ ConvertSpec ExportParamsSpec(const fs::path& source, const fs::path& target,
 
 ConvertSpec ReshardSpec(const fs::path& source, const fs::path& target, int64_t shard_bytes) {
   if (shard_bytes < 1) {
-    throw Error(ErrorCode::kInvalidArgument, "a shard must have a byte at least");
+    throw Error(ErrorCode::kInvalidArgument, "the shard size must be at least 1 byte");
   }
   ConvertSpec spec = ExportParamsSpec(source, target, "keep");
   RefuseBlocks(spec.source);

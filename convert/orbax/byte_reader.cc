@@ -10,7 +10,7 @@ void ByteReader::Broken(const std::string& why) const {
 
 std::span<const std::byte> ByteReader::Bytes(uint64_t n) {
   if (n > left()) {
-    Broken("needs " + std::to_string(n) + " bytes, " + std::to_string(left()) + " are left,");
+    Broken("needs " + std::to_string(n) + " bytes but only " + std::to_string(left()) + " remain,");
   }
   const auto part = bytes_.subspan(position_, static_cast<size_t>(n));
   position_ += static_cast<size_t>(n);
@@ -54,13 +54,14 @@ uint64_t ByteReader::Varint() {
     value |= static_cast<uint64_t>(byte & 0x7f) << shift;
     if (byte < 0x80) return value;
   }
-  Broken("a number has more than 64 bits");
+  Broken("an integer has more than 64 bits");
 }
 
 uint64_t ByteReader::VarintUpTo(uint64_t most, const char* name) {
   const uint64_t value = Varint();
   if (value > most) {
-    Broken(std::string(name) + " is " + std::to_string(value) + ", may be " + std::to_string(most));
+    Broken(std::string(name) + " is " + std::to_string(value) + ", more than the limit of " +
+           std::to_string(most));
   }
   return value;
 }

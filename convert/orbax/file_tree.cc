@@ -18,8 +18,9 @@ class FileTree : public KeyValues {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(dir_)) {
       if (!fs::is_regular_file(entry.symlink_status())) continue;
       if (keys_.size() == kMaxFiles) {
-        throw Error(ErrorCode::kDataLoss,
-                    dir_.string() + ": more than " + std::to_string(kMaxFiles) + " files");
+        throw Error(ErrorCode::kDataLoss, dir_.string() + ": the directory has more than " +
+                                              std::to_string(kMaxFiles) +
+                                              " files, which is the limit");
       }
       keys_.push_back(entry.path().lexically_relative(dir_).generic_string());
     }

@@ -50,7 +50,7 @@ class FileTreeWriter : public KeyValueWriter {
     if (relative.is_absolute() ||
         std::find(relative.begin(), relative.end(), "..") != relative.end()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  Quoted(key) + " cannot be the name of a file below " + dir_.string());
+                  Quoted(key) + " is not a valid file name in " + dir_.string());
     }
     return dir_ / relative;
   }

@@ -44,7 +44,9 @@ struct Reference {
 // Reads a column of numbers; the format stores lists column by column.
 std::vector<uint64_t> Column(ByteReader& in, uint64_t n, uint64_t most, const char* name) {
   // Each number takes at least one byte.
-  if (n > in.left()) in.Broken(std::string(name) + ": " + std::to_string(n) + " are too many");
+  if (n > in.left())
+    in.Broken(std::string(name) + ": " + std::to_string(n) +
+              " entries do not fit in the remaining " + std::to_string(in.left()) + " bytes");
   std::vector<uint64_t> column(static_cast<size_t>(n));
   for (uint64_t& value : column) value = in.VarintUpTo(most, name);
   return column;
@@ -60,7 +62,8 @@ std::vector<Reference> References(ByteReader& in, uint64_t n, size_t n_files) {
     references[i] = {files[i], offsets[i], lengths[i]};
     const bool is_missing = offsets[i] == kMissing && lengths[i] == kMissing;
     if (!is_missing && files[i] >= n_files) {
-      in.Broken("names data file " + std::to_string(files[i]) + " of " + std::to_string(n_files));
+      in.Broken("refers to data file " + std::to_string(files[i]) + " of " +
+                std::to_string(n_files));
     }
   }
   return references;
@@ -74,7 +77,7 @@ std::vector<std::string> PrefixCoded(ByteReader& in, const std::vector<uint64_t>
     if (i > 0) {
       const uint64_t prefix = prefix_lengths[i - 1];
       if (prefix > names[i - 1].size())
-        in.Broken("a name's beginning is longer than the one before");
+        in.Broken("a name shares a prefix longer than the previous name");
       names[i] = names[i - 1].substr(0, static_cast<size_t>(prefix));
     }
     names[i] += in.Text(suffix_lengths[i]);
@@ -107,23 +110,25 @@ struct Body {
 
 Body OpenEnvelope(std::span<const std::byte> object, uint32_t magic, const std::string& what) {
   ByteReader in(object, what);
-  if (object.size() < kEnvelopeBytes) in.Broken("has " + std::to_string(object.size()) + " bytes,");
-  if (in.U32Big() != magic) in.Broken("is no such object of OCDBT: other magic number");
-  if (in.U64() != object.size()) in.Broken("says another length than it has");
+  if (object.size() < kEnvelopeBytes)
+    in.Broken("the object has only " + std::to_string(object.size()) + " bytes,");
+  if (in.U32Big() != magic) in.Broken("the magic number is not the expected one of OCDBT");
+  if (in.U64() != object.size()) in.Broken("the recorded length differs from the actual length");
   if (const uint64_t version = in.Varint(); version != 0) {
-    throw Error(ErrorCode::kUnsupported,
-                what + ": version " + std::to_string(version) + " of the format; 0 is read");
+    throw Error(ErrorCode::kUnsupported, what + ": OCDBT format version " +
+                                             std::to_string(version) + " is not supported, only 0");
   }
   const uint64_t compression = in.Varint();
   if (compression > 1) {
     throw Error(ErrorCode::kUnsupported,
-                what + ": compression " + std::to_string(compression) + "; none and zstd are read");
+                what + ": compression method " + std::to_string(compression) +
+                    " is not supported; supported are none (0) and zstd (1)");
   }
   ByteReader end(object.last(4), what);
   if (engine::Crc32c(0, object.first(object.size() - 4)) != end.U32()) {
-    in.Broken("is damaged: its CRC-32C is another");
+    in.Broken("the object is damaged: its CRC-32C does not match");
   }
-  if (in.left() < 4) in.Broken("ends too early");
+  if (in.left() < 4) in.Broken("the object ends too early");
   Body body;
   body.bytes = in.Bytes(in.left() - 4);
   if (compression == 1) {
@@ -164,7 +169,7 @@ class Ocdbt : public KeyValues {
     ByteReader in(body.bytes, what);
     in.Bytes(16);  // uuid
     const uint8_t kind = in.U8();
-    if (kind > 1) in.Broken("kind " + std::to_string(kind) + " of manifest is unknown");
+    if (kind > 1) in.Broken("the manifest kind " + std::to_string(kind) + " is unknown");
     in.Varint();                     // most bytes of an inlined value
     in.Varint();                     // most bytes of a decoded node
     in.U8();                         // arity of the tree of versions
@@ -172,7 +177,7 @@ class Ocdbt : public KeyValues {
     if (kind == 1 && name == "manifest.ocdbt") return ReadManifest(NewestNumbered());
     const std::vector<DataFile> files = DataFiles(in, "");
     const uint64_t n = in.VarintUpTo(kMaxArity, "the number of versions");
-    if (n == 0) in.Broken("holds no version");
+    if (n == 0) in.Broken("the manifest contains no version");
     Column(in, n, kMissing, "a generation");
     const auto heights = in.Bytes(n);
     const std::vector<Reference> roots = References(in, n, files.size());
@@ -193,9 +198,8 @@ class Ocdbt : public KeyValues {
       if (is_numbered && name > newest) newest = name;
     }
     if (newest.empty()) {
-      throw Error(ErrorCode::kDataLoss, dir_.string() +
-                                            ": manifest.ocdbt says that manifests are numbered, "
-                                            "and there is none");
+      throw Error(ErrorCode::kDataLoss,
+                  dir_.string() + ": manifest.ocdbt refers to numbered manifests, but none exists");
     }
     return newest;
   }
@@ -203,15 +207,15 @@ class Ocdbt : public KeyValues {
   StoredBytes Load(const Reference& at, const std::vector<DataFile>& files,
                    const std::string& what) {
     if (at.file >= files.size()) {
-      throw Error(ErrorCode::kDataLoss, what + ": names a data file that it does not list");
+      throw Error(ErrorCode::kDataLoss, what + ": refers to a data file that it does not list");
     }
     const auto file = Open(files[static_cast<size_t>(at.file)].path, what);
     const auto bytes = file->bytes();
     if (at.offset > bytes.size() || at.length > bytes.size() - at.offset) {
-      throw Error(ErrorCode::kDataLoss, what + ": names bytes " + std::to_string(at.offset) +
-                                            " and " + std::to_string(at.length) + " more of " +
-                                            Quoted(file->path().string()) + ", which has " +
-                                            std::to_string(bytes.size()));
+      throw Error(ErrorCode::kDataLoss,
+                  what + ": refers to " + std::to_string(at.length) + " bytes at offset " +
+                      std::to_string(at.offset) + " of " + Quoted(file->path().string()) +
+                      ", which has " + std::to_string(bytes.size()) + " bytes");
     }
     return {file, bytes.subspan(static_cast<size_t>(at.offset), static_cast<size_t>(at.length)),
             file.get()};
@@ -225,11 +229,12 @@ class Ocdbt : public KeyValues {
                         std::find(relative.begin(), relative.end(), "..") != relative.end();
     if (leaves) {
       throw Error(ErrorCode::kDataLoss,
-                  what + ": names " + Quoted(path) + ", which is not below the checkpoint");
+                  what + ": refers to " + Quoted(path) + ", which is outside the checkpoint");
     }
     std::error_code refused;
     if (!fs::is_regular_file(dir_ / relative, refused)) {
-      throw Error(ErrorCode::kDataLoss, what + ": names " + Quoted(path) + ", which is no file");
+      throw Error(ErrorCode::kDataLoss,
+                  what + ": refers to " + Quoted(path) + ", which is not a file");
     }
     file = engine::MappedFile::Open(dir_ / relative);
     return file;
@@ -247,12 +252,13 @@ class Ocdbt : public KeyValues {
     tree_bytes_ += body.bytes.size();
     ByteReader in(body.bytes, what);
     if (tree_bytes_ > kMaxTreeBytes) in.Broken("the tree has more than 1 GiB of nodes");
-    if (in.U8() != tree.height) in.Broken("has another height than its parent says");
+    if (in.U8() != tree.height)
+      in.Broken("the node's height differs from the height in its parent");
     const std::vector<DataFile> own = DataFiles(in, files[static_cast<size_t>(tree.at.file)].base);
     const uint64_t n = in.VarintUpTo(kMaxArity, "the number of entries");
-    if (n == 0) in.Broken("is empty");
-    const auto prefixes = Column(in, n - 1, kMaxKeyBytes, "a key's beginning");
-    const auto suffixes = Column(in, n, kMaxKeyBytes, "a key's end");
+    if (n == 0) in.Broken("the node is empty");
+    const auto prefixes = Column(in, n - 1, kMaxKeyBytes, "a key's shared prefix length");
+    const auto suffixes = Column(in, n, kMaxKeyBytes, "a key's suffix length");
     if (tree.height > 0) return ReadInner(tree, in, own, prefixes, suffixes);
     ReadLeaf(tree.prefix, in, own, PrefixCoded(in, prefixes, suffixes), what);
   }
@@ -260,11 +266,11 @@ class Ocdbt : public KeyValues {
   void ReadInner(const Subtree& tree, ByteReader& in, const std::vector<DataFile>& files,
                  const std::vector<uint64_t>& prefixes, const std::vector<uint64_t>& suffixes) {
     const uint64_t n = suffixes.size();
-    const auto common = Column(in, n, kMaxKeyBytes, "a common beginning of keys");
+    const auto common = Column(in, n, kMaxKeyBytes, "the common prefix length of keys");
     const std::vector<std::string> keys = PrefixCoded(in, prefixes, suffixes);
     const std::vector<Reference> children = References(in, n, files.size());
     for (size_t i = 0; i < children.size(); ++i) {
-      if (common[i] > keys[i].size()) in.Broken("a common beginning is longer than its key");
+      if (common[i] > keys[i].size()) in.Broken("a common prefix is longer than its key");
       ReadNode({children[i], static_cast<uint8_t>(tree.height - 1),
                 tree.prefix + keys[i].substr(0, static_cast<size_t>(common[i]))},
                files);
@@ -279,7 +285,7 @@ class Ocdbt : public KeyValues {
     const auto is_outside = [&](size_t i) { return kinds[i] == std::byte{1}; };
     std::vector<size_t> outside;
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (kinds[i] > std::byte{1}) in.Broken("a value is of an unknown kind");
+      if (kinds[i] > std::byte{1}) in.Broken("a value has an unknown kind");
       if (is_outside(i)) outside.push_back(i);
     }
     const uint64_t m = outside.size();
@@ -298,8 +304,11 @@ class Ocdbt : public KeyValues {
   }
 
   void Add(const std::string& key, StoredBytes value, const ByteReader& in) {
-    if (!values_.empty() && values_.rbegin()->first >= key) in.Broken("keys do not ascend");
-    if (values_.size() == kMaxKeys) in.Broken("has more keys than " + std::to_string(kMaxKeys));
+    if (!values_.empty() && values_.rbegin()->first >= key)
+      in.Broken("the keys are not in ascending order");
+    if (values_.size() == kMaxKeys)
+      in.Broken("the database has more than " + std::to_string(kMaxKeys) +
+                " keys, which is the limit");
     if (key.size() > kMaxKeyBytes) in.Broken("a key has more than 65535 bytes");
     values_.emplace_hint(values_.end(), key, std::move(value));
   }

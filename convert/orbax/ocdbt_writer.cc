@@ -154,10 +154,10 @@ class OcdbtWriter : public KeyValueWriter {
 
   void Keep(const std::string& key, Value value) {
     if (key.empty() || key.size() > kMostKeyBytes) {
-      throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " is no key of OCDBT");
+      throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " is not a valid OCDBT key");
     }
     if (!values_.emplace(key, std::move(value)).second) {
-      throw Error(ErrorCode::kInternal, Quoted(key) + " is there twice");
+      throw Error(ErrorCode::kInternal, Quoted(key) + " was added twice");
     }
   }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "convert/orbax/tree_metadata.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/mapped_file.h"
@@ -38,8 +39,8 @@ bool IsUnfinished(const fs::path& path) {
 [[noreturn]] void RefuseUnfinished(const fs::path& path) {
   throw Error(ErrorCode::kUnsupported,
               path.string() +
-                  ": an unfinished checkpoint of Orbax, whose writer was stopped; name a finished "
-                  "step, or let the run save again");
+                  ": an unfinished Orbax checkpoint (its writer stopped early); name a finished "
+                  "step, or save the step again");
 }
 
 // Returns the number in a step's name: "100", "000100", or with a prefix "checkpoint_100".
@@ -82,8 +83,8 @@ fs::path FindItem(const fs::path& path) {
     std::string names;
     for (const fs::path& item : items)
       names += (names.empty() ? "" : ", ") + item.filename().string();
-    throw Error(ErrorCode::kUnsupported,
-                path.string() + ": has several items (" + names + "); name the directory of one");
+    throw Error(ErrorCode::kUnsupported, path.string() + ": the step has several items (" + names +
+                                             "); give the directory of one of them");
   }
   if (!items.empty()) return items.front();
   if (IsStep(path)) {
@@ -162,11 +163,10 @@ std::string OrbaxCheckpoint::Leaf::name() const {
 }
 
 bool OrbaxCheckpoint::Is(const fs::path& path) {
-  try {
-    return !FindItem(path).empty();
-  } catch (const Error&) {
-    return true;  // Open refuses it for a specific reason
-  }
+  bool is_checkpoint = true;
+  // Open refuses a damaged one for a specific reason.
+  ErrorOf([&] { is_checkpoint = !FindItem(path).empty(); });
+  return is_checkpoint;
 }
 
 OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
@@ -174,9 +174,9 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
   OrbaxCheckpoint checkpoint;
   checkpoint.dir_ = FindItem(path);
   if (checkpoint.dir_.empty()) {
-    throw Error(ErrorCode::kUnsupported, path.string() + ": no checkpoint of Orbax: neither " +
-                                             kTreeFile + " nor " + kDatabase +
-                                             " in it, in a finished step or in an item of one");
+    throw Error(ErrorCode::kUnsupported,
+                path.string() + ": not an Orbax checkpoint: neither " + kTreeFile + " nor " +
+                    kDatabase + " exists in it, in a finished step or in a step's item");
   }
   const fs::path& dir = checkpoint.dir_;
   checkpoint.is_ocdbt_ = fs::is_regular_file(dir / kDatabase);
@@ -189,9 +189,9 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
     if (!HasData(leaf.value_type)) continue;
     leaf.array = FindArray(*values, leaf.name(), dir.string());
     if (!leaf.array) {
-      throw Error(ErrorCode::kDataLoss, dir.string() + ": the tree has a leaf " +
+      throw Error(ErrorCode::kDataLoss, dir.string() + ": the tree has the leaf " +
                                             Quoted(leaf.name()) +
-                                            ", the store no array of that name");
+                                            ", but the store has no array with that name");
     }
   }
   std::sort(checkpoint.leaves_.begin(), checkpoint.leaves_.end(),
@@ -201,7 +201,7 @@ OrbaxCheckpoint OrbaxCheckpoint::Open(const fs::path& path) {
                          [](const Leaf& a, const Leaf& b) { return a.path == b.path; });
   if (twin != checkpoint.leaves_.end()) {
     throw Error(ErrorCode::kDataLoss,
-                dir.string() + ": the tree has the leaf " + Quoted(twin->name()) + " twice");
+                dir.string() + ": the leaf " + Quoted(twin->name()) + " occurs twice in the tree");
   }
   return checkpoint;
 }

@@ -1,13 +1,12 @@
 #include "convert/orbax/orbax_writer.h"
 
 #include <algorithm>
-#include <exception>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "convert/orbax/zarr_writer.h"
 #include "engine/base/error.h"
+#include "engine/base/parallel_for.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 
@@ -27,7 +26,7 @@ void CheckKey(const std::string& key) {
     return c > ' ' && c < 0x7f && c != '/' && c != '\\' && c != '\'' && c != '"';
   });
   if (is_plain && key != "." && key != "..") return;
-  throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " cannot be a key of a checkpoint");
+  throw Error(ErrorCode::kInvalidArgument, Quoted(key) + " is not a valid key in a checkpoint");
 }
 
 std::string NameOf(const OrbaxItemWriter::Path& path) {
@@ -51,21 +50,6 @@ std::string ChunkKey(const std::string& name, const ZarrArray& array, int64_t ch
   return name + "/" + ZarrChunkKey(array, ZarrChunkPosition(array, chunk));
 }
 
-// Pool tasks must not throw: keeps the first exception and rethrows it here.
-void RunOnPool(ThreadPool& pool, int64_t n, const std::function<void(int64_t)>& task) {
-  std::mutex mutex;  // guards fault
-  std::exception_ptr fault;
-  pool.ParallelFor(n, [&](int64_t i, int) {
-    try {
-      task(i);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (fault == nullptr) fault = std::current_exception();
-    }
-  });
-  if (fault != nullptr) std::rethrow_exception(fault);
-}
-
 }  // namespace
 
 struct OrbaxItemWriter::Tree {
@@ -79,7 +63,7 @@ struct OrbaxItemWriter::Tree {
       keys.push_back({{"key", key}, {"key_type", kDictKey}});
     }
     const std::string name = TupleText(path);
-    if (entries.contains(name)) throw Error(ErrorCode::kInternal, name + " is there twice");
+    if (entries.contains(name)) throw Error(ErrorCode::kInternal, name + " was added twice");
     entries[name] = {{"key_metadata", std::move(keys)}, {"value_metadata", std::move(value)}};
   }
 
@@ -109,7 +93,7 @@ ZarrArray OrbaxItemWriter::Plan(engine::DType dtype, const std::vector<int64_t>&
 StoredArray OrbaxItemWriter::PutAll(const std::string& name, const ZarrArray& array,
                                     std::span<const std::byte> bytes) {
   if (static_cast<int64_t>(bytes.size()) != array.bytes()) {
-    throw Error(ErrorCode::kInternal, name + ": bytes of another shape");
+    throw Error(ErrorCode::kInternal, name + ": the number of bytes does not match the shape");
   }
   StoredArray put;
   const std::string text = ZarrMetadataText(array);
@@ -121,7 +105,7 @@ StoredArray OrbaxItemWriter::PutAll(const std::string& name, const ZarrArray& ar
   for (int64_t first = 0; first < n_chunks; first += at_once) {
     std::vector<std::vector<std::byte>> encoded(
         static_cast<size_t>(std::min(at_once, n_chunks - first)));
-    RunOnPool(pool_, static_cast<int64_t>(encoded.size()), [&](int64_t i) {
+    RunAll(pool_, static_cast<int64_t>(encoded.size()), [&](int64_t i, int) {
       encoded[static_cast<size_t>(i)] = EncodeZarrChunk(array, first + i, bytes);
     });
     for (size_t i = 0; i < encoded.size(); ++i) {

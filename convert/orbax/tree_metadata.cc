@@ -33,7 +33,7 @@ class TreeReader : public engine::JsonHandler {
   void String(std::string& value) override {
     if (skipped_ > 0) return;
     if (place_ == Place::kKey && field_ == "key") {
-      if (has_key_) Fail(Quoted(name_) + " has a bad key");
+      if (has_key_) Fail(Quoted(name_) + " has an invalid key in key_metadata");
       entries.back().path.push_back(std::move(value));
       has_key_ = true;
     } else if (place_ == Place::kValue && field_ == "value_type") {
@@ -49,7 +49,7 @@ class TreeReader : public engine::JsonHandler {
   void Null() override { Other(); }
 
   void Finish() {
-    if (!has_tree_) Fail("has no tree_metadata");
+    if (!has_tree_) Fail("tree_metadata is missing or is not an object");
   }
 
  private:
@@ -72,7 +72,7 @@ class TreeReader : public engine::JsonHandler {
       case Place::kKeys:
         return EnterKey(is_object);
       case Place::kKey:
-        if (field_ == "key") Fail(Quoted(name_) + " has a bad key");
+        if (field_ == "key") Fail(Quoted(name_) + " has an invalid key in key_metadata");
         return false;
       case Place::kValue:
         return false;
@@ -81,17 +81,18 @@ class TreeReader : public engine::JsonHandler {
   }
 
   bool EnterTree(bool is_object) {
-    if (!is_object) Fail("has no tree_metadata");
-    if (has_tree_) Fail("has tree_metadata twice");
+    if (!is_object) Fail("tree_metadata is missing or is not an object");
+    if (has_tree_) Fail("tree_metadata occurs twice");
     has_tree_ = true;
     place_ = Place::kTree;
     return true;
   }
 
   bool EnterEntry(bool is_object) {
-    if (!is_object) Fail(Quoted(name_) + " has no keys");
+    if (!is_object) Fail(Quoted(name_) + " has no key_metadata");
     if (entries.size() == kMaxTreeEntries) {
-      Fail("has more than " + std::to_string(kMaxTreeEntries) + " entries");
+      Fail("tree_metadata has more than " + std::to_string(kMaxTreeEntries) +
+           " entries, which is the limit");
     }
     entries.emplace_back();
     has_keys_ = false;
@@ -106,7 +107,7 @@ class TreeReader : public engine::JsonHandler {
   }
 
   bool EnterKey(bool is_object) {
-    if (!is_object) Fail(Quoted(name_) + " has a bad key");
+    if (!is_object) Fail(Quoted(name_) + " has an invalid key in key_metadata");
     if (entries.back().path.size() == kMostPathKeys) {
       Fail(Quoted(name_) + " has more than " + std::to_string(kMostPathKeys) + " keys");
     }
@@ -129,11 +130,11 @@ class TreeReader : public engine::JsonHandler {
         place_ = Place::kRoot;
         return;
       case Place::kEntry:
-        if (!has_keys_) Fail(Quoted(name_) + " has no keys");
+        if (!has_keys_) Fail(Quoted(name_) + " has no key_metadata");
         place_ = Place::kTree;
         return;
       case Place::kKey:
-        if (!has_key_) Fail(Quoted(name_) + " has a bad key");
+        if (!has_key_) Fail(Quoted(name_) + " has an invalid key in key_metadata");
         place_ = Place::kKeys;
         return;
       case Place::kKeys:
@@ -146,9 +147,9 @@ class TreeReader : public engine::JsonHandler {
   // Handles scalars and texts that have no meaning here.
   void Other() {
     if (skipped_ > 0) return;
-    if (place_ == Place::kTree) Fail(Quoted(name_) + " has no keys");
+    if (place_ == Place::kTree) Fail(Quoted(name_) + " has no key_metadata");
     if (place_ == Place::kKeys || (place_ == Place::kKey && field_ == "key")) {
-      Fail(Quoted(name_) + " has a bad key");
+      Fail(Quoted(name_) + " has an invalid key in key_metadata");
     }
   }
 

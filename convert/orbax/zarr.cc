@@ -48,7 +48,7 @@ class Metadata {
  public:
   Metadata(std::string_view json, const std::string& what)
       : root_(engine::ParseUntrustedJson(json, what)), what_(what) {
-    if (!root_.is_object()) Broken("is not a JSON object");
+    if (!root_.is_object()) Broken("must be a JSON object");
   }
 
   const Json& root() const { return root_; }
@@ -62,12 +62,12 @@ class Metadata {
 
   const Json& At(const Json& object, const char* name) const {
     const auto found = object.is_object() ? object.find(name) : object.end();
-    if (found == object.end()) Broken(std::string("has no ") + name);
+    if (found == object.end()) Broken(std::string("field ") + name + " is missing");
     return *found;
   }
   std::string Text(const Json& object, const char* name) const {
     const Json& value = At(object, name);
-    if (!value.is_string()) Broken(std::string(name) + " is not a text");
+    if (!value.is_string()) Broken(std::string(name) + " must be a string");
     return value.get<std::string>();
   }
   std::string TextOr(const Json& object, const char* name, const char* fallback) const {
@@ -76,12 +76,13 @@ class Metadata {
 
   std::vector<int64_t> Shape(const Json& list, const char* name, int64_t least) const {
     if (!list.is_array() || list.size() > kMaxRank) {
-      Broken(std::string(name) + " is not a list of at most 32 numbers");
+      Broken(std::string(name) + " must be an array of at most 32 integers");
     }
     std::vector<int64_t> shape;
     for (const Json& item : list) {
       if (!item.is_number_integer() || item < least || item > kMaxBytes) {
-        Broken(std::string(name) + " holds a size that cannot be");
+        Broken(std::string(name) + " must contain integers of at least " + std::to_string(least) +
+               " and at most " + std::to_string(kMaxBytes));
       }
       shape.push_back(item.get<int64_t>());
     }
@@ -91,7 +92,8 @@ class Metadata {
   int64_t BytesOf(const std::vector<int64_t>& shape, int64_t element_bytes) const {
     int64_t n = element_bytes;
     for (const int64_t size : shape) {
-      if (size != 0 && n > kMaxBytes / size) Broken("has more than 64 TiB");
+      if (size != 0 && n > kMaxBytes / size)
+        Broken("the array has more than 64 TiB, which is the limit");
       n *= size;
     }
     return n;
@@ -119,19 +121,20 @@ ZarrArray ParseV2(const Metadata& metadata) {
   array.chunk_shape = metadata.Shape(metadata.At(root, "chunks"), "chunks", 1);
   metadata.SetType(metadata.Text(root, "dtype"), &array);
   if (const std::string order = metadata.TextOr(root, "order", "C"); order != "C") {
-    metadata.Refuse("order " + Quoted(order) + " is not read, C is");
+    metadata.Refuse("order " + Quoted(order) + " is not supported, only 'C'");
   }
   if (const auto filters = root.find("filters"); filters != root.end() && !filters->is_null()) {
-    metadata.Refuse("filters are not read");
+    metadata.Refuse("filters are not supported");
   }
   if (const Json& compressor = metadata.At(root, "compressor"); !compressor.is_null()) {
     const std::string id = metadata.Text(compressor, "id");
-    if (id != "zstd") metadata.Refuse("compressor " + Quoted(id) + " is not read, zstd is");
+    if (id != "zstd")
+      metadata.Refuse("compressor " + Quoted(id) + " is not supported, only 'zstd'");
     array.is_compressed = true;
   }
   const std::string separator = metadata.TextOr(root, "dimension_separator", ".");
   if (separator != "." && separator != "/")
-    metadata.Broken("dimension_separator is neither . nor /");
+    metadata.Broken("dimension_separator must be '.' or '/'");
   array.separator = separator[0];
   return array;
 }
@@ -143,7 +146,7 @@ struct Codecs {
 };
 
 Codecs ParseCodecs(const Metadata& metadata, const Json& list) {
-  if (!list.is_array()) metadata.Broken("codecs are not a list");
+  if (!list.is_array()) metadata.Broken("codecs must be an array");
   Codecs codecs;
   for (const Json& codec : list) {
     const std::string name = metadata.Text(codec, "name");
@@ -153,15 +156,16 @@ Codecs ParseCodecs(const Metadata& metadata, const Json& list) {
       const auto configuration = codec.find("configuration");
       if (configuration != codec.end() &&
           metadata.TextOr(*configuration, "endian", "little") != "little") {
-        metadata.Refuse("big-endian elements are not read");
+        metadata.Refuse("big-endian elements are not supported");
       }
     } else if (name == "zstd" && !codecs.has_crc) {
       codecs.is_compressed = true;
     } else if (name == "crc32c" && !codecs.has_crc) {
       codecs.has_crc = true;
     } else {
-      metadata.Refuse("codec " + Quoted(name) +
-                      " is not read here; bytes, zstd, crc32c and one sharding_indexed are");
+      metadata.Refuse(
+          "codec " + Quoted(name) +
+          " is not supported here; supported are bytes, zstd, crc32c and one sharding_indexed");
     }
   }
   return codecs;
@@ -174,21 +178,22 @@ void ParseSharding(const Metadata& metadata, const Json& configuration, ZarrArra
   const Codecs inner = ParseCodecs(metadata, metadata.At(configuration, "codecs"));
   const Codecs index = ParseCodecs(metadata, metadata.At(configuration, "index_codecs"));
   if (inner.sharding != nullptr || index.sharding != nullptr) {
-    metadata.Refuse("shards in shards are not read");
+    metadata.Refuse("nested shards are not supported");
   }
-  if (inner.has_crc) metadata.Refuse("checksums of chunks are not read");
-  if (index.is_compressed) metadata.Broken("the index of a shard cannot be compressed");
+  if (inner.has_crc) metadata.Refuse("checksums of chunks are not supported");
+  if (index.is_compressed) metadata.Broken("the index of a shard must not be compressed");
   array->is_compressed = inner.is_compressed;
   sharding.index_has_crc = index.has_crc;
   const std::string location = metadata.TextOr(configuration, "index_location", "end");
-  if (location != "start" && location != "end") metadata.Broken("index_location is unknown");
+  if (location != "start" && location != "end")
+    metadata.Broken("index_location must be 'start' or 'end'");
   sharding.index_at_start = location == "start";
   if (sharding.chunk_shape.size() != array->chunk_shape.size()) {
-    metadata.Broken("a shard's chunks have another rank than the shard");
+    metadata.Broken("chunk_shape inside a shard must have the shard's rank");
   }
   for (size_t i = 0; i < sharding.chunk_shape.size(); ++i) {
     if (array->chunk_shape[i] % sharding.chunk_shape[i] != 0) {
-      metadata.Broken("a shard is no whole number of its chunks");
+      metadata.Broken("the shape of a shard must be a multiple of its chunk_shape");
     }
   }
   array->sharding = std::move(sharding);
@@ -196,25 +201,26 @@ void ParseSharding(const Metadata& metadata, const Json& configuration, ZarrArra
 
 ZarrArray ParseV3(const Metadata& metadata) {
   const Json& root = metadata.root();
-  if (metadata.Text(root, "node_type") != "array") metadata.Broken("is no array");
+  if (metadata.Text(root, "node_type") != "array") metadata.Broken("node_type must be 'array'");
   ZarrArray array;
   array.shape = metadata.Shape(metadata.At(root, "shape"), "shape", 0);
   metadata.SetType(metadata.Text(root, "data_type"), &array);
   const Json& grid = metadata.At(root, "chunk_grid");
-  if (metadata.Text(grid, "name") != "regular") metadata.Refuse("chunk_grid is not regular");
+  if (metadata.Text(grid, "name") != "regular")
+    metadata.Refuse("only the regular chunk_grid is supported");
   array.chunk_shape = metadata.Shape(metadata.At(metadata.At(grid, "configuration"), "chunk_shape"),
                                      "chunk_shape", 1);
   const Json& encoding = metadata.At(root, "chunk_key_encoding");
   if (metadata.Text(encoding, "name") != "default") {
-    metadata.Refuse("chunk_key_encoding is not the default");
+    metadata.Refuse("only the default chunk_key_encoding is supported");
   }
   const auto configuration = encoding.find("configuration");
   const std::string separator =
       configuration == encoding.end() ? "/" : metadata.TextOr(*configuration, "separator", "/");
-  if (separator != "." && separator != "/") metadata.Broken("separator is neither . nor /");
+  if (separator != "." && separator != "/") metadata.Broken("separator must be '.' or '/'");
   array.separator = separator[0];
   const Codecs codecs = ParseCodecs(metadata, metadata.At(root, "codecs"));
-  if (codecs.has_crc) metadata.Refuse("checksums of chunks are not read");
+  if (codecs.has_crc) metadata.Refuse("checksums of chunks are not supported");
   array.is_compressed = codecs.is_compressed;
   if (codecs.sharding != nullptr) ParseSharding(metadata, *codecs.sharding, &array);
   return array;
@@ -230,9 +236,10 @@ int64_t ZarrArray::bytes() const { return elements() * element_bytes; }
 ZarrArray ParseZarr(int version, std::string_view json, const std::string& what) {
   const Metadata metadata(json, what);
   const Json& format = metadata.At(metadata.root(), "zarr_format");
-  if (format != version) metadata.Broken("zarr_format is not " + std::to_string(version));
+  if (format != version) metadata.Broken("zarr_format must be " + std::to_string(version));
   ZarrArray array = version == 2 ? ParseV2(metadata) : ParseV3(metadata);
-  if (array.chunk_shape.size() != array.shape.size()) metadata.Broken("chunks have another rank");
+  if (array.chunk_shape.size() != array.shape.size())
+    metadata.Broken("the chunks must have the rank of the array");
   const int64_t element_bytes = std::max<int64_t>(1, array.element_bytes);
   metadata.BytesOf(array.shape, element_bytes);
   metadata.BytesOf(array.chunk_shape, element_bytes);

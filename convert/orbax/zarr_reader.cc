@@ -14,6 +14,7 @@
 #include "convert/orbax/byte_reader.h"
 #include "convert/orbax/zstd.h"
 #include "engine/base/aligned_buffer.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/crc32c.h"
@@ -33,7 +34,7 @@ constexpr uint64_t kMostBytesPerStoredByte = uint64_t{1} << 15;
 void RequireReadable(const std::string& prefix, const ZarrArray& array) {
   if (array.IsReadable()) return;
   throw Error(ErrorCode::kUnsupported,
-              Quoted(prefix) + ": elements of type " + Quoted(array.type_name) + " are not read");
+              Quoted(prefix) + ": element type " + Quoted(array.type_name) + " is not supported");
 }
 
 // Steps through the positions of a grid in C order; returns false after the last.
@@ -93,10 +94,10 @@ class ChunkList {
   // Returns the next chunks; empty after the last.
   std::vector<StoredChunk> Take() {
     std::vector<StoredChunk> chunks;
-    try {
-      while (chunks.size() < kBatch && !is_over_ && !fault_) Add(&chunks);
-    } catch (...) {  // rethrown after the chunks before it
-      fault_ = std::current_exception();
+    if (!fault_) {  // rethrown after the chunks before it
+      fault_ = FaultOf([&] {
+        while (chunks.size() < kBatch && !is_over_) Add(&chunks);
+      });
     }
     if (chunks.empty() && fault_) std::rethrow_exception(fault_);
     return chunks;
@@ -119,7 +120,7 @@ class ChunkList {
   void Open() {
     value_.key = prefix_ + "/" + ZarrChunkKey(array_, at_);
     std::optional<StoredBytes> stored = values_.Find(value_.key);
-    if (!stored) value_.Broken("is missing");
+    if (!stored) value_.Broken("the chunk is missing");
     value_.first.resize(at_.size());
     for (size_t i = 0; i < at_.size(); ++i) value_.first[i] = at_[i] * array_.chunk_shape[i];
     value_.value = std::make_shared<const StoredBytes>(std::move(*stored));
@@ -135,7 +136,8 @@ class ChunkList {
     const auto& sharding = *array_.sharding;
     const std::span<const std::byte> shard = value_.bytes;
     const uint64_t bytes = n * 16 + (sharding.index_has_crc ? 4 : 0);
-    if (n > shard.size() / 16 || bytes > shard.size()) value_.Broken("is shorter than its index");
+    if (n > shard.size() / 16 || bytes > shard.size())
+      value_.Broken("the shard is shorter than its index");
     const auto index = sharding.index_at_start ? shard.first(static_cast<size_t>(bytes))
                                                : shard.last(static_cast<size_t>(bytes));
     ByteReader in(index, Quoted(value_.key));
@@ -143,7 +145,7 @@ class ChunkList {
     for (uint64_t& number : numbers) number = in.U64();
     if (sharding.index_has_crc &&
         engine::Crc32c(0, index.first(static_cast<size_t>(n * 16))) != in.U32()) {
-      value_.Broken("the index is damaged: its CRC-32C is another");
+      value_.Broken("the index is damaged: its CRC-32C does not match");
     }
     return numbers;
   }
@@ -159,7 +161,7 @@ class ChunkList {
     }
     if (offset == kNoChunk && length == kNoChunk) value_.Broken("a chunk of the shard is missing");
     if (offset > value_.bytes.size() || length > value_.bytes.size() - offset) {
-      value_.Broken("the index names bytes that are not there");
+      value_.Broken("the index refers to bytes outside the shard");
     }
     const auto bytes =
         value_.bytes.subspan(static_cast<size_t>(offset), static_cast<size_t>(length));
@@ -274,7 +276,7 @@ class ZarrReader::Reading {
 
   std::span<const std::byte> Plain(const StoredChunk& chunk) const {
     if (chunk.bytes.size() == chunk_bytes_) return chunk.bytes;
-    chunk.Broken("has " + std::to_string(chunk.bytes.size()) + " bytes instead of " +
+    chunk.Broken("the chunk has " + std::to_string(chunk.bytes.size()) + " bytes instead of " +
                  std::to_string(chunk_bytes_));
   }
 
@@ -352,23 +354,23 @@ void ZarrReader::CheckStored(const std::string& prefix, const ZarrArray& array) 
   do {
     const std::string key = prefix + "/" + ZarrChunkKey(array, at);
     const std::optional<StoredBytes> stored = values_->Find(key);
-    if (!stored) throw Error(ErrorCode::kDataLoss, Quoted(key) + ": is missing");
+    if (!stored) throw Error(ErrorCode::kDataLoss, Quoted(key) + ": the chunk is missing");
     int64_t needed = array.element_bytes;  // of the part inside the array
     for (size_t d = 0; d < at.size(); ++d) {
       needed *= std::min(array.chunk_shape[d], array.shape[d] - at[d] * array.chunk_shape[d]);
     }
     if (static_cast<uint64_t>(needed) / most_per_byte <= stored->bytes.size()) continue;
-    throw Error(ErrorCode::kDataLoss, Quoted(key) + ": its " +
+    throw Error(ErrorCode::kDataLoss, Quoted(key) + ": the array's shape needs " +
+                                          std::to_string(needed) + " bytes, which " +
                                           std::to_string(stored->bytes.size()) +
-                                          " bytes cannot hold the " + std::to_string(needed) +
-                                          " bytes that the array's shape claims");
+                                          " compressed bytes cannot contain");
   } while (Next(at, grid));
 }
 
 void ZarrReader::Read(const std::string& prefix, const ZarrArray& array, std::span<std::byte> out,
                       const ParallelFor& parallel_for) const {
   if (static_cast<int64_t>(out.size()) != array.bytes()) {
-    throw Error(ErrorCode::kInternal, prefix + ": room for another number of bytes");
+    throw Error(ErrorCode::kInternal, prefix + ": the output has the wrong number of bytes");
   }
   Reading reading(*this, prefix, array);
   reading.Run(parallel_for,

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "convert/orbax/key_values.h"
-#include "convert/orbax/parallel_for.h"
 #include "convert/orbax/zarr.h"
+#include "engine/base/parallel_for.h"
 
 namespace tandem::convert {
 

@@ -95,7 +95,7 @@ std::span<const std::byte> ChunkBytes(const ZarrArray& array, const std::vector<
 
 ZarrArray PlanZarr(int version, DType dtype, std::vector<int64_t> shape, int64_t max_chunk_bytes) {
   if (version != 2 && version != 3) {
-    throw Error(ErrorCode::kInvalidArgument, "zarr is written in versions 2 and 3");
+    throw Error(ErrorCode::kInvalidArgument, "the zarr version must be 2 or 3");
   }
   const auto type = std::find_if(kTypeNames.begin(), kTypeNames.end(),
                                  [&](const TypeNames& names) { return names.dtype == dtype; });

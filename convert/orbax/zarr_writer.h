@@ -10,9 +10,10 @@
 
 namespace tandem::convert {
 
-// Plans an array of zarr `version` 2 or 3. Chunks are equal and have at most `max_chunk_bytes` if
-// the sizes divide that way. The first axes are cut first, so that most chunks are runs of the
-// array. Throws kInvalidArgument for another version.
+// Plans an array of zarr `version` 2 or 3. Chunks are equal and have at most `max_chunk_bytes`, or
+// one element. An axis of prime length is cut into single entries. The first axes are cut first, so
+// that most chunks are runs of the array. REQUIRES: zarr has a name for `dtype`. Throws
+// kInvalidArgument for another version.
 ZarrArray PlanZarr(int version, engine::DType dtype, std::vector<int64_t> shape,
                    int64_t max_chunk_bytes);
 

@@ -18,7 +18,7 @@ namespace {
 }
 
 std::string InsteadOf(size_t is, size_t size) {
-  return "holds " + std::to_string(is) + " bytes instead of " + std::to_string(size);
+  return "the frame contains " + std::to_string(is) + " bytes instead of " + std::to_string(size);
 }
 
 }  // namespace
@@ -59,8 +59,9 @@ void ZstdDecoder::DecodeInPieces(std::span<const std::byte> bytes, size_t size,
       if (is_whole && done == 0 && to.pos == 0) return DecodeAtOnce(bytes, size, what, take);
       Broken(what, ZSTD_getErrorName(pending));
     }
-    if (to.pos == had && in.pos == taken) Broken(what, "ends too early");
-    if (done + to.pos > size) Broken(what, "holds more than " + std::to_string(size) + " bytes");
+    if (to.pos == had && in.pos == taken) Broken(what, "the frame ends too early");
+    if (done + to.pos > size)
+      Broken(what, "the frame contains more than " + std::to_string(size) + " bytes");
     if (to.pos < room.size() && done + to.pos < size) continue;
     if (to.pos > 0) take(static_cast<int64_t>(done), room.first(to.pos));
     done += std::exchange(to.pos, 0);
@@ -85,14 +86,15 @@ std::vector<std::byte> DecodeZstdUpTo(std::span<const std::byte> bytes, size_t m
   size_t pending = 1;  // 0 at the end of the frame
   while (in.pos < in.size || pending != 0) {
     const size_t had = out.size();
-    if (had == most) Broken(what, "holds more than " + std::to_string(most) + " bytes");
+    if (had == most)
+      Broken(what, "the frame contains more than " + std::to_string(most) + " bytes");
     out.resize(std::min(most, std::max(2 * had, size_t{64} << 10)));
     ZSTD_outBuffer to{out.data(), out.size(), had};
     const size_t taken = in.pos;
     pending = ZSTD_decompressStream(context.get(), &to, &in);
     if (ZSTD_isError(pending) != 0) Broken(what, ZSTD_getErrorName(pending));
     out.resize(to.pos);
-    if (to.pos == had && in.pos == taken) Broken(what, "ends too early");
+    if (to.pos == had && in.pos == taken) Broken(what, "the frame ends too early");
   }
   return out;
 }

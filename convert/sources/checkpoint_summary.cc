@@ -21,7 +21,8 @@ Json ReadObject(const fs::path& file) {
   if (!fs::is_regular_file(file)) return {};
   Json json =
       engine::ParseUntrustedJson(engine::ReadWholeFile(file, kMaxSummaryBytes), file.string());
-  if (!json.is_object()) throw Error(ErrorCode::kDataLoss, file.string() + ": is no object");
+  if (!json.is_object())
+    throw Error(ErrorCode::kDataLoss, file.string() + ": must be a JSON object");
   return json;
 }
 

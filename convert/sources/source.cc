@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/formats/model_dir.h"
+#include "engine/formats/not_a_model.h"
 
 namespace tandem::convert {
 namespace {
@@ -39,11 +40,11 @@ constexpr std::array kForms = {
                HasFile<kAdapterConfig>, nullptr},
     SourceForm{SourceKind::kNative, "checkpoint directory (manifest.json)", BaseUse::kNone,
                IsCheckpoint, OpenCheckpoint},
-    SourceForm{SourceKind::kMaxText, "checkpoint of MaxText (_METADATA, in a step)",
+    SourceForm{SourceKind::kMaxText, "MaxText checkpoint (_METADATA, in a step)",
                BaseUse::kOptional, OrbaxCheckpoint::Is, OpenMaxTextSource},
     SourceForm{SourceKind::kHf, "Hugging Face directory (config.json)", BaseUse::kNone,
                HasFile<kConfig>, OpenFiles},
-    SourceForm{SourceKind::kFile, "file of GGUF or llama2.c", BaseUse::kNone,
+    SourceForm{SourceKind::kFile, "GGUF or llama2.c file", BaseUse::kNone,
                engine::ModelDir::IsModelFile, OpenFiles},
 };
 
@@ -65,9 +66,8 @@ const SourceForm& FormOf(const fs::path& path, const std::string& param) {
   for (const SourceForm& form : kForms) {
     if (form.is(path)) return form;
   }
-  throw Error(
-      ErrorCode::kUnsupported,
-      path.filename().string() + " is none of what this version converts from: " + FormNames())
+  throw Error(ErrorCode::kUnsupported,
+              engine::WhyNotAModel(path) + ". A conversion reads one of: " + FormNames())
       .WithParam(param)
       .WithReason("unsupported_value");
 }

@@ -5,6 +5,7 @@
 
 #include "convert/formats/maxtext/maxtext.h"
 #include "convert/orbax/orbax_checkpoint.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/formats/model_dir.h"
 #include "engine/formats/safetensors/safetensors.h"
@@ -117,12 +118,11 @@ OpenedTensors AsModel(const OpenedTensors& orbax, const fs::path& base,
         OpenMaxText(orbax.path, lender, std::nullopt, "", UnrecordedType::kOfParameter)};
   };
   if (!base.empty()) return open(base);
-  try {
-    return open({});
-  } catch (const Error& error) {
-    if (error.reason() != "missing_required_parameter") throw;
-    return open(other.path);
-  }
+  OpenedTensors opened;
+  const auto lacks_config = ExceptionIf<Error>(
+      [](const Error& error) { return error.reason() == "missing_required_parameter"; },
+      [&] { opened = open({}); });
+  return lacks_config ? open(other.path) : std::move(opened);
 }
 
 }  // namespace
@@ -173,8 +173,8 @@ std::pair<OpenedTensors, OpenedTensors> OpenToCompare(const fs::path& first, con
     orbax = AsModel(orbax, base, other);
   } else if (!base.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "base lends its config to a checkpoint of MaxText that is compared with a model; " +
-                    first.string() + " and " + second.string() + " are not that")
+                "base applies only to the comparison of a MaxText checkpoint with a model; " +
+                    first.string() + " and " + second.string() + " are other things")
         .WithParam("base")
         .WithReason("invalid_value");
   }

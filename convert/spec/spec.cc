@@ -26,7 +26,8 @@ std::string ConvertSpecJson(const ConvertSpec& spec) {
 
 ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
   const auto object = engine::ParseUntrustedJson(json, source);
-  if (!object.is_object()) throw Error(ErrorCode::kInvalidArgument, source + ": is no object");
+  if (!object.is_object())
+    throw Error(ErrorCode::kInvalidArgument, source + ": must be a JSON object");
   ConvertSpec spec;
   spec.source = engine::JsonStringOr(object, "source", "", source);
   spec.base = engine::JsonStringOr(object, "base", "", source);
@@ -49,7 +50,7 @@ ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source) {
     spec.max_kl = engine::JsonNumberOr(object, "max_kl", 0, 0, kMostKl, source);
   }
   if (!spec.source.empty() && !spec.target.empty()) return spec;
-  throw Error(ErrorCode::kInvalidArgument, source + ": needs source and target");
+  throw Error(ErrorCode::kInvalidArgument, source + ": fields 'source' and 'target' are required");
 }
 
 }  // namespace tandem::convert

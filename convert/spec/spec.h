@@ -18,7 +18,7 @@ inline constexpr int64_t kMostRank = 4096;
 inline constexpr double kLeastAlpha = 1e-6;
 inline constexpr double kMostAlpha = 1e6;
 
-// Settings for MaxText checkpoints (maxtext.h).
+// Settings for MaxText checkpoints (convert/formats/maxtext/maxtext.h).
 struct MaxTextSpec {
   bool ocdbt = true;  // Orbax's use_ocdbt
   int zarr = 3;       // 2 or 3: Orbax's use_zarr3
@@ -35,13 +35,13 @@ struct PeftSpec {
 
 // One conversion: source, target format and options, target.
 struct ConvertSpec {
-  std::filesystem::path source;  // its kind is detected from its files (source.h)
+  std::filesystem::path source;  // its kind is detected from its files (convert/sources/source.h)
   // For an adapter: the directory of the model it adapts. For the format peft: the directory or
   // file of the model that the source was tuned from.
   std::filesystem::path base;
-  std::string format = "hf";              // formats.h
-  std::string dtype;                      // "f32", "bf16", …; empty: as in the source
-  std::string layout;                     // "scanned", "unscanned"; empty: the format's default
+  std::string format = "hf";  // convert/formats/formats.h
+  std::string dtype;          // "f32", "bf16", …; empty: as in the source
+  std::string layout;  // "scanned" (layers stacked), "unscanned"; empty: the format's default
   int64_t max_shard_bytes = kShardBytes;  // largest weight file, where a format splits
   MaxTextSpec maxtext;                    // for a MaxText source or target
   PeftSpec peft;
@@ -52,8 +52,9 @@ struct ConvertSpec {
   std::optional<double> max_kl;  // nats: refuses a result above it at any position
 };
 
-// The spec as a JSON object, in which a job's process receives it. Parsing throws kInvalidArgument
-// naming `source` and the field.
+// The spec as a JSON object, in which a job's process receives it. Parsing throws kDataLoss naming
+// `source` and the fault, also for a field of the wrong type or range, and kInvalidArgument without
+// source or target. It ignores unknown fields.
 std::string ConvertSpecJson(const ConvertSpec& spec);
 ConvertSpec ParseConvertSpec(std::string_view json, const std::string& source);
 

@@ -12,8 +12,8 @@
 #include "engine/formats/stored/stacked_tensors.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
-#include "engine/model/family.h"
-#include "engine/model/weights.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/weights.h"
 #include "engine/tensor/split_master.h"
 
 namespace tandem::convert {
@@ -37,8 +37,9 @@ class StateFiles final : public ModelSource {
     std::map<std::string, engine::ConstTensorView> views;
     const auto add = [&](const std::string& name, engine::ConstTensorView view) {
       if (!views.emplace(name, std::move(view)).second || views.size() > kMaxTensors) {
-        throw Error(ErrorCode::kDataLoss,
-                    name_ + ": tensor " + Quoted(name) + " is there twice, or they are too many");
+        throw Error(ErrorCode::kDataLoss, name_ + ": tensor " + Quoted(name) +
+                                              " occurs twice, or the checkpoint has more than " +
+                                              std::to_string(kMaxTensors) + " tensors");
       }
     };
     for (const std::string& file : manifest.TensorFiles("optim")) {
@@ -156,8 +157,10 @@ class Checkpoint final : public ModelSource {
                         view.shape == std::vector{spec->second.n, spec->second.k} &&
                         half.view.elements() == view.elements();
       if (!fits) {
-        throw Error(ErrorCode::kDataLoss, name() + ": tensor " + Quoted(kLow + half.name) +
-                                              " is not the lower half of that weight");
+        throw Error(
+            ErrorCode::kDataLoss,
+            name() + ": tensor " + Quoted(kLow + half.name) +
+                " must be the i16 lower half of the bf16 weight of that name, with its shape");
       }
       masters_.emplace(static_cast<int64_t>(i),
                        Master{low, spec->second.layout, spec->second.n, spec->second.k});
@@ -206,7 +209,8 @@ std::unique_ptr<ModelSource> OpenCheckpoint(const ConvertSpec& spec, const fs::p
       engine::ReadWholeFile(file, kMaxManifestBytes), file.string());
   if (manifest.kind == "adapter") {
     throw Error(ErrorCode::kUnsupported,
-                file.string() + ": an adapter without adapter_config.json is not converted");
+                file.string() +
+                    ": adapter_config.json is missing, which the conversion of an adapter needs");
   }
   engine::CheckManifestFiles(manifest, path, spec.verify);
   return std::make_unique<Checkpoint>(path, manifest, dtype);

@@ -159,8 +159,8 @@ void AppendRounded(const std::string& source, const engine::NamedTensor& tensor,
                    std::span<const float> values, std::vector<std::byte>* bytes) {
   if (!engine::FitsIn(values, tensor.view.dtype)) {
     throw Error(ErrorCode::kDataLoss,
-                source + ": tensor " + Quoted(tensor.name) + " holds values that " +
-                    std::string(DTypeName(tensor.view.dtype)) + " does not have");
+                source + ": tensor " + Quoted(tensor.name) + " has values outside the range of " +
+                    std::string(DTypeName(tensor.view.dtype)) + "; choose another dtype");
   }
   std::vector<std::byte> rounded;
   engine::RoundTo(tensor.view.dtype, values, &rounded);

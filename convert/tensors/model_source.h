@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/orbax/parallel_for.h"
+#include "engine/base/parallel_for.h"
 #include "engine/formats/safetensors/safetensors.h"
 #include "engine/tensor/dtype.h"
 

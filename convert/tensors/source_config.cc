@@ -13,12 +13,6 @@
 namespace tandem::convert {
 namespace {
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
 bool HasOwnHead(const ModelSource& source, const engine::FamilySpec& family,
                 const engine::ModelConfig& config) {
   const std::optional<engine::TiedHead> tied = engine::FindTiedHead(family, config);
@@ -49,7 +43,7 @@ int64_t FindWeight(const ModelSource& source, const engine::WeightSpec& spec) {
 SourceConfig ConfigOf(const ModelSource& source) {
   const std::string name = source.name() + "/config.json";
   const std::optional<std::string> text = source.ReadText("config.json");
-  if (!text) throw Error(ErrorCode::kDataLoss, source.name() + ": has no config.json");
+  if (!text) throw Error(ErrorCode::kDataLoss, source.name() + ": config.json is missing");
   const auto json = engine::ParseUntrustedJson(*text, name);
   SourceConfig result;
   result.family = &engine::FindFamily(json, name);
@@ -66,8 +60,9 @@ void CheckShapes(const ModelSource& source, const SourceConfig& config) {
     const engine::NamedTensor& tensor = source.tensors()[static_cast<size_t>(at)];
     if (tensor.view.shape == spec.source_shape) continue;
     throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
-                                          " has shape " + ShapeText(tensor.view.shape) +
-                                          ", config.json asks for " + ShapeText(spec.source_shape));
+                                          " has shape " + engine::ShapeText(tensor.view.shape) +
+                                          ", but config.json requires " +
+                                          engine::ShapeText(spec.source_shape));
   }
 }
 

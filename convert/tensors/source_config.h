@@ -3,7 +3,7 @@
 #include <string>
 
 #include "convert/tensors/model_source.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 

@@ -15,9 +15,12 @@
 #include "convert/sources/source.h"
 #include "convert/tensors/model_source.h"
 #include "engine/adapter/lora_adapter.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
+#include "engine/base/out_of_memory.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/posix_file.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 
@@ -55,7 +58,7 @@ Text TextFor(const engine::ModelConfig& config) {
   int64_t count = std::clamp<int64_t>(kRecordBytes / 4 / std::max<int64_t>(1, config.vocab_size), 2,
                                       kPositions);
   if (count % window == 1) --count;
-  if (window < 2) throw NotMeasured{"the model's context is a single token"};
+  if (window < 2) throw NotMeasured{"the model's context is only one token long"};
   return {engine::SpreadTokens(config.vocab_size, count), window};
 }
 
@@ -94,8 +97,9 @@ void CheckRoom(const ModelDir& files, const engine::LoadOptions& load, int64_t m
   const int64_t needed = outline.weight_bytes + outline.rope_bytes + 2 * kRecordBytes +
                          engine::ModelRunner::ScratchBytes(outline, kRowsAtOnce, kRowsAtOnce);
   if (needed <= memory_bytes) return;
-  throw NotMeasured{"running the model takes " + std::to_string(needed >> 20) + " MiB, " +
-                    std::to_string(memory_bytes >> 20) + " MiB are available"};
+  throw NotMeasured{"running the model needs " + std::to_string(needed >> 20) +
+                    " MiB of memory, but " + std::to_string(memory_bytes >> 20) +
+                    " MiB are available"};
 }
 
 engine::LogitRecord RecordReference(const ModelDir& files, const fs::path& adapter_dir,
@@ -112,19 +116,18 @@ engine::LogitRecord RecordReference(const ModelDir& files, const fs::path& adapt
       engine::RecordLogits(model, adapter.get(), text.tokens, text.window, context.ops);
   const bool is_finite = std::all_of(record.logits.begin(), record.logits.end(),
                                      [](float logit) { return std::isfinite(logit); });
-  if (!is_finite) throw NotMeasured{"the source's own logits are not finite"};
+  if (!is_finite) throw NotMeasured{"the source produces logits that are not finite"};
   return record;
 }
 
 // Writes a model that the engine cannot open as one that it can. `what` is for the message.
 ModelDir ReadBack(const ModelSource& model, const char* what, const char* dir_name,
                   const CertifyContext& context) {
-  std::error_code unknown;
-  const fs::space_info space = fs::space(context.work_dir, unknown);
-  if (!unknown && space.available < static_cast<uintmax_t>(model.bytes())) {
-    throw NotMeasured{std::string("reading the ") + what + " back takes " +
-                      std::to_string(model.bytes() >> 20) + " MiB of disk, " +
-                      std::to_string(space.available >> 20) + " MiB are free"};
+  const int64_t free = engine::FreeDiskBytes(context.work_dir);
+  if (free < model.bytes()) {
+    throw NotMeasured{std::string("reading the ") + what + " back needs " +
+                      std::to_string(model.bytes() >> 20) + " MiB of disk space, but " +
+                      std::to_string(free >> 20) + " MiB are free"};
   }
   const fs::path read_back = context.work_dir / dir_name;
   fs::remove_all(read_back);  // of a killed process
@@ -137,12 +140,9 @@ ModelDir ReadBack(const ModelSource& model, const char* what, const char* dir_na
 
 // Opens a model with the engine; nullopt if the engine does not support it.
 std::optional<ModelDir> OpenDirectly(const fs::path& path) {
-  try {
-    return ModelDir::Open(path);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kDataLoss) throw;
-    return std::nullopt;
-  }
+  std::optional<ModelDir> model;
+  ErrorOtherThan({ErrorCode::kDataLoss}, [&] { model = ModelDir::Open(path); });
+  return model;
 }
 
 std::string Figure(double value) {
@@ -157,16 +157,16 @@ void CheckDistance(const ConvertSpec& spec, const Certificate& certificate) {
   if (certificate.equal_tensors && distance.max_abs_difference != 0) {
     throw Error(ErrorCode::kDataLoss,
                 spec.target.filename().string() +
-                    ": its tensors are the source's, its logits differ by " +
+                    ": the tensors equal the source's, but the logits differ by " +
                     Figure(distance.max_abs_difference) +
-                    ": config.json does not describe the same model; nothing is kept");
+                    ", so config.json describes another model; no target is written");
   }
   if (!spec.max_kl || distance.max_kl <= *spec.max_kl) return;
   throw Error(ErrorCode::kDataLoss,
               spec.target.filename().string() + ": the KL divergence from the source is up to " +
                   Figure(distance.max_kl) + " (mean " + Figure(distance.mean_kl) + " of " +
                   std::to_string(distance.n_positions) + " positions), more than max_kl " +
-                  Figure(*spec.max_kl) + "; nothing is kept");
+                  Figure(*spec.max_kl) + "; no target is written");
 }
 
 Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
@@ -183,12 +183,12 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
     source = ReadBack(*OpenSource(spec, dtype), "source", kSourceReadBack, context);
   }
   if (!source) {
-    throw NotMeasured{"the source is not run by this engine; its tensors were " +
-                      std::string(spec.verify ? "" : "not even ") +
-                      "compared with those that were written, one by one"};
+    throw NotMeasured{"this engine cannot run the source; its tensors were " +
+                      std::string(spec.verify ? "" : "not ") +
+                      "compared with the written tensors, one by one"};
   }
   std::optional<ModelDir> opened = OpenDirectly(makes_adapter ? spec.base : result_path);
-  if (makes_adapter && !opened) throw NotMeasured{"the base is not run by this engine"};
+  if (makes_adapter && !opened) throw NotMeasured{"this engine cannot run the base"};
   const ModelDir result =
       opened ? std::move(*opened)
              : ReadBack(*format.open(spec, result_path), "result", kReadBack, context);
@@ -205,11 +205,11 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
   if (context.progress) load.progress = [&](double) { context.progress(); };
 
   engine::LogitRecord record;
-  try {
+  const auto no_reference = ErrorOtherThan({ErrorCode::kCancelled}, [&] {
     record = RecordReference(*source, is_adapter ? spec.source : fs::path(), load, context);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled) throw;
-    throw NotMeasured{std::string("the source cannot be run: ") + error.what()};
+  });
+  if (no_reference) {
+    throw NotMeasured{std::string("the engine could not run the source: ") + no_reference->what()};
   }
   CheckRoom(result, load, context.memory_bytes);
   certificate.windows =
@@ -219,13 +219,13 @@ Certificate Measure(const ConvertSpec& spec, const fs::path& result_path,
   if (makes_adapter) {
     made = engine::Adapter::Load(engine::LoraAdapter::Open(result_path), model, context.ops);
   }
-  try {
+  const auto error = ErrorOtherThan({ErrorCode::kCancelled}, [&] {
     certificate.distance = engine::MeasureLogitDistance(record, model, context.ops, made.get());
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled) throw;
+  });
+  if (error) {
     throw Error(ErrorCode::kDataLoss, spec.target.filename().string() +
-                                          ": is not what the source is: " + error.what() +
-                                          "; nothing is kept");
+                                          ": the target differs from the source: " + error->what() +
+                                          "; no target is written");
   }
   return certificate;
 }
@@ -268,17 +268,18 @@ Certificate Certify(const ConvertSpec& spec, const fs::path& result,
                     const CertifyContext& context) {
   Certificate certificate;
   if (!spec.certificate) {
-    certificate.reason = "was not asked for";
+    certificate.reason = "the certificate was not requested";
     return certificate;
   }
-  try {
-    certificate = Measure(spec, result, context);
-    CheckDistance(spec, certificate);
-  } catch (const NotMeasured& cause) {
-    certificate.reason = cause.reason;
-  } catch (const std::bad_alloc&) {
-    certificate.reason = "memory ran out while a model was run";
-  }
+  std::optional<NotMeasured> cause;
+  const bool has_memory = HasMemoryFor([&] {
+    cause = ExceptionOf<NotMeasured>([&] {
+      certificate = Measure(spec, result, context);
+      CheckDistance(spec, certificate);
+    });
+  });
+  if (cause) certificate.reason = cause->reason;
+  if (!has_memory) certificate.reason = "memory ran out while a model was running";
   for (const char* read_back : {kReadBack, kSourceReadBack}) {
     std::error_code ignored;
     fs::remove_all(context.work_dir / read_back, ignored);
@@ -287,7 +288,7 @@ Certificate Certify(const ConvertSpec& spec, const fs::path& result,
     certificate.state = Certificate::State::kNotMeasured;
     if (spec.max_kl) {
       throw Error(ErrorCode::kUnsupported,
-                  "max_kl cannot be held: " + certificate.reason + "; nothing is kept");
+                  "max_kl cannot be checked: " + certificate.reason + "; no target is written");
     }
   }
   return certificate;

@@ -8,6 +8,7 @@
 #include "convert/sources/tensor_source_open.h"
 #include "convert/tensors/tensor_hash.h"
 #include "convert/work/provenance.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/formats/checkpoint_manifest.h"
 #include "engine/formats/model_dir.h"
@@ -45,17 +46,15 @@ std::string NameOf(const fs::path& path) {
 
 Json ParentOf(const char* role, const fs::path& path, const RecordContext& context) {
   Json parent = {{"role", role}, {"name", NameOf(path)}};
-  try {
-    AddHash(path, context, &parent);
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled) throw;
-    parent["reason"] = std::string("no hash: ") + error.what();
+  if (const auto error =
+          ErrorOtherThan({ErrorCode::kCancelled}, [&] { AddHash(path, context, &parent); })) {
+    parent["reason"] = std::string("no hash: ") + error->what();
   }
-  try {
-    const std::string provenance = ReadProvenance(path);
-    if (!provenance.empty()) parent["provenance"] = Json::parse(provenance);
-  } catch (const Error& error) {
-    parent["reason"] = std::string("its own record cannot be read: ") + error.what();
+  if (const auto error = ErrorOf([&] {
+        const std::string provenance = ReadProvenance(path);
+        if (!provenance.empty()) parent["provenance"] = Json::parse(provenance);
+      })) {
+    parent["reason"] = std::string("its provenance record is unreadable: ") + error->what();
   }
   return parent;
 }
@@ -63,13 +62,12 @@ Json ParentOf(const char* role, const fs::path& path, const RecordContext& conte
 // Hashes the written weights if the engine can open them. Serving and `tandem checkpoint verify`
 // use this hash.
 Json HashesOf(const fs::path& result, const RecordContext& context) {
-  try {
+  Json hashes = Json::object();
+  ErrorOtherThan({ErrorCode::kCancelled}, [&] {
     const engine::ModelDir model = engine::ModelDir::Open(result);
-    return {{"content_sha256", model.ContentHash({}, context.progress, context.file_hashes)}};
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled) throw;
-    return Json::object();
-  }
+    hashes["content_sha256"] = model.ContentHash({}, context.progress, context.file_hashes);
+  });
+  return hashes;
 }
 
 // Returns the spec without paths.

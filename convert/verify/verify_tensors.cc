@@ -7,6 +7,7 @@
 #include "convert/sources/tensor_source_open.h"
 #include "convert/tensors/tensor_hash.h"
 #include "convert/work/provenance.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/formats/checkpoint_manifest.h"
 #include "engine/formats/model_dir.h"
@@ -23,12 +24,8 @@ constexpr size_t kMostManifestBytes = 64 << 20;
 // Turns an error into a fault of the report. Unsupported features and cancellation still throw.
 template <typename Check>
 void Try(VerifyReport* report, const Check& check) {
-  try {
-    check();
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kCancelled || error.code() == ErrorCode::kUnsupported) throw;
-    report->faults.emplace_back(error.what());
-  }
+  const auto fault = ErrorOtherThan({ErrorCode::kCancelled, ErrorCode::kUnsupported}, check);
+  if (fault) report->faults.emplace_back(fault->what());
 }
 
 void VerifyManifest(const fs::path& dir, const VerifyOptions& options, VerifyReport* report) {
@@ -74,8 +71,8 @@ void VerifyOrbax(const fs::path& path, const VerifyOptions& options, VerifyRepor
       });
     }
     if (unread > 0) {
-      report->held_to += "; " + std::to_string(unread) +
-                         " leaves of element types that this version does not read are left out";
+      report->held_to +=
+          "; " + std::to_string(unread) + " leaves of unsupported element types are skipped";
     }
   });
 }
@@ -91,8 +88,7 @@ void VerifyOthers(const fs::path& path, const VerifyOptions& options, VerifyRepo
   const bool is_known = fs::is_regular_file(path) || fs::is_regular_file(path / "config.json") ||
                         fs::is_regular_file(path / "adapter_config.json");
   if (!is_known) {
-    throw Error(ErrorCode::kUnsupported,
-                path.string() + ": neither a model, nor an adapter, nor a checkpoint");
+    throw Error(ErrorCode::kUnsupported, path.string() + ": not a model, adapter or checkpoint");
   }
   report->held_to = "sizes and headers";
   Try(report, [&] {
@@ -103,17 +99,18 @@ void VerifyOthers(const fs::path& path, const VerifyOptions& options, VerifyRepo
     if (options.quick) return;
     const std::string recorded = RecordedHash(path);
     if (opened.kind != TensorsKind::kModel || recorded.empty()) {
-      report->held_to = "sizes and headers, and every byte read; there is no hash to hold it to";
+      report->held_to = "sizes and headers; every byte was read, but no hash is recorded";
       HashTensors(*opened.source, options.advance);
       return;
     }
-    report->held_to = std::string("SHA-256 of ") + kRecordFile;
+    const std::string record = FindRecord(path).filename().string();
+    report->held_to = "SHA-256 of " + record;
     const std::string is = engine::ModelDir::Open(path).ContentHash({}, [&] {
       if (options.advance) options.advance(0);
     });
     if (is == recorded) return;
     throw Error(ErrorCode::kDataLoss,
-                path.string() + ": its weights do not match the SHA-256 in " + kRecordFile);
+                path.string() + ": the weights do not match the SHA-256 in " + record);
   });
 }
 

@@ -33,7 +33,8 @@ Json IdentityOfFiles(const fs::path& root) {
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(root)) {
     if (entry.is_regular_file()) paths.push_back(entry.path());
     if (paths.size() > kMaxFiles) {
-      throw Error(ErrorCode::kIo, root.string() + ": has more than a million files");
+      throw Error(ErrorCode::kIo, root.string() + ": the directory has more than " +
+                                      std::to_string(kMaxFiles) + " files, which is the limit");
     }
   }
   std::sort(paths.begin(), paths.end());

@@ -20,7 +20,7 @@ JournalSyncer::JournalSyncer(const WriteContext& context) : journal_(context.jou
 
 void JournalSyncer::Add(Journal::Entry entry, const std::vector<fs::path>& paths) {
   if (journal_ == nullptr) return;
-  if (group_.stopping()) group_.Wait([] {});  // rethrows the failure
+  if (group_.stopping()) group_.Wait();  // rethrows the failure
   const std::lock_guard lock(mutex_);
   entries_.push_back(std::move(entry));
   paths_.insert(paths_.end(), paths.begin(), paths.end());
@@ -33,7 +33,7 @@ void JournalSyncer::Finish() {
     is_finished_ = true;
     changed_.notify_all();
   }
-  group_.Wait([] {});
+  group_.Wait();
 }
 
 // Returns false when no work is left or the group stops.

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "convert/work/journal.h"
-#include "convert/work/thread_group.h"
 #include "convert/work/write_context.h"
+#include "engine/base/thread_group.h"
 
 namespace tandem::convert {
 

@@ -141,20 +141,25 @@ fs::path RecordBeside(const fs::path& file) {
 
 std::string TrimProvenance(const std::string& text, const std::string& source) {
   const Json record = engine::ParseUntrustedJson(text, source);
-  if (!record.is_object()) throw Error(ErrorCode::kDataLoss, source + ": is no object");
+  if (!record.is_object()) throw Error(ErrorCode::kDataLoss, source + ": must be a JSON object");
   return Trimmer().Trim(record, kMostGenerations).dump();
 }
 
-std::string ReadProvenance(const fs::path& model) {
+fs::path FindRecord(const fs::path& model) {
   std::error_code unreadable;
   const std::array<fs::path, 2> files = fs::is_directory(model, unreadable)
                                             ? std::array{model / kRecordFile, model / kTrainingFile}
                                             : std::array{RecordBeside(model), fs::path()};
   for (const fs::path& file : files) {
-    if (file.empty() || !fs::is_regular_file(file, unreadable)) continue;
-    return TrimProvenance(engine::ReadWholeFile(file, kMaxRecordBytes), file.string());
+    if (!file.empty() && fs::is_regular_file(file, unreadable)) return file;
   }
-  return "";
+  return {};
+}
+
+std::string ReadProvenance(const fs::path& model) {
+  const fs::path file = FindRecord(model);
+  if (file.empty()) return "";
+  return TrimProvenance(engine::ReadWholeFile(file, kMaxRecordBytes), file.string());
 }
 
 }  // namespace tandem::convert

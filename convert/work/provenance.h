@@ -11,6 +11,8 @@ inline constexpr const char* kRecordFile = "convert.json";
 inline constexpr const char* kTrainingFile = "training.json";
 std::filesystem::path RecordBeside(const std::filesystem::path& file);
 
+// Returns the file that ReadProvenance reads, or an empty path.
+std::filesystem::path FindRecord(const std::filesystem::path& model);
 // Returns the provenance of a model directory, adapter directory or file as a JSON object, or an
 // empty string if it has none. Each of its `parents` may have a `provenance` of its own.
 //

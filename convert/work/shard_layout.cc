@@ -7,9 +7,11 @@
 #include <map>
 
 #include "convert/work/tensor_files.h"
+#include "engine/base/disk_full.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/formats/stored/stacked_tensors.h"
+#include "engine/io/posix_file.h"
 
 namespace tandem::convert {
 namespace {
@@ -55,8 +57,9 @@ std::vector<OutTensor> Stacked(const ModelSource& source) {
     const std::string& name = source.tensors()[i].name;
     const auto index = static_cast<int64_t>(i);
     if (engine::IsStackedName(name)) {
-      throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(name) +
-                                               " has the mark of stacked layers in its name");
+      throw Error(ErrorCode::kUnsupported,
+                  source.name() + ": tensor " + Quoted(name) +
+                      " has the marker of stacked layers in its name; rename the tensor");
     }
     if (const auto layer = engine::LayerNameOf(name)) {
       layers[layer->stacked][layer->layer] = index;
@@ -118,12 +121,12 @@ void CheckRoom(const fs::path& dir, int64_t bytes) {
       needed -= int64_t{status.st_blocks} * 512;
     }
   }
-  std::error_code unknown;
-  const uintmax_t free = fs::space(dir, unknown).available;
-  if (unknown || needed <= 0 || free >= static_cast<uintmax_t>(needed)) return;
-  throw Error(ErrorCode::kIo, dir.string() + ": what is written needs " + std::to_string(needed) +
-                                  " bytes, the disk has room for " + std::to_string(free) +
-                                  ": make room, or choose another disk");
+  const int64_t free = engine::FreeDiskBytes(dir);
+  if (free >= needed) return;
+  throw Error(ErrorCode::kIo, dir.string() + ": the target needs " + std::to_string(needed) +
+                                  " bytes, but the disk has " + std::to_string(free) +
+                                  " bytes free: make room or choose another disk")
+      .WithReason(kDiskFullReason);
 }
 
 }  // namespace tandem::convert

@@ -12,7 +12,7 @@
 #include <mutex>
 
 #include "convert/work/journal.h"
-#include "convert/work/thread_group.h"
+#include "convert/work/pieces.h"
 #include "engine/base/check.h"
 #include "engine/formats/safetensors/safetensors_stream.h"
 #include "engine/io/posix_file.h"
@@ -82,7 +82,7 @@ class Writer {
   std::vector<WrittenFile> Run() {
     for (File& file : files_) Prepare(file);
     CountDone();
-    BudgetedQueue queue(source_, PartsInOrder());
+    BudgetedQueue queue(PartsInOrder(), [&](int64_t part) { return source_.PartMemory(part); });
     const int n_threads = context_.ops.pool().n_threads();
     ThreadGroup group;  // last: its threads use all of the above
     for (int i = 0; i < n_threads; ++i) {

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <set>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 
 namespace tandem::convert {
@@ -36,10 +37,10 @@ engine::FileDescriptor Lock(const fs::path& path) {
     if (dir.get() < 0 && errno == ENOENT) continue;
     if (dir.get() < 0) engine::ThrowSystemError("open", path, errno);
     if (flock(dir.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw Error(ErrorCode::kUnavailable,
-                  path.string() +
-                      ": another conversion is writing this target; wait for it, or "
-                      "choose another name");
+      throw Error(
+          ErrorCode::kUnavailable,
+          path.string() +
+              ": another conversion is writing this target; wait for it, or choose another name");
     }
     struct stat held {};
     struct stat named {};
@@ -69,21 +70,20 @@ void SyncFiles(const fs::path& path) {
 WorkDir::WorkDir(const fs::path& target)
     : target_(target), path_(Beside(target)), lock_(Lock(path_)) {
   if (IsOurs(path_)) return;
-  throw Error(ErrorCode::kAlreadyExists,
-              path_.string() +
-                  " exists and is no unfinished conversion: remove it, or choose "
-                  "another name for the target")
+  throw Error(ErrorCode::kAlreadyExists, path_.string() +
+                                             " exists and is not an unfinished conversion: remove "
+                                             "it, or choose another name for the target")
       .WithParam("target.name")
       .WithReason("already_exists");
 }
 
 WorkDir::~WorkDir() {
   if (is_kept_) return;
-  try {
+  // After a failure the next conversion of this target tries again.
+  FaultOf([&] {
     Clear();
     fs::remove(path_);
-  } catch (const fs::filesystem_error&) {  // the next conversion of this target tries again
-  }
+  });
 }
 
 bool WorkDir::Begin(const std::string& identity) {

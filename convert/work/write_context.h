@@ -20,7 +20,7 @@ struct WriteContext {
   // Becomes the target after writing and comparison: an empty directory, or the file to create.
   std::filesystem::path target;
   engine::OpsContext& ops;  // its pool may process several tensors at a time
-  // Reports source tensor bytes processed since the last call.
+  // Reports source tensor bytes processed since the last call. Must be set.
   std::function<void(int64_t bytes)> advance;
   // Lists what a killed conversion wrote. Null: the writer cannot resume.
   Journal* journal = nullptr;

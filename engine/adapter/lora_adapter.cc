@@ -74,8 +74,7 @@ void CheckInit(const Json& config, const std::string& source) {
   const std::string init = JsonStringOr(config, "init_lora_weights", "", source);
   if (init == "gaussian" || init == "eva" || init == "orthogonal") return;
   Refuse(source, "field 'init_lora_weights' is " + Quoted(init) +
-                     ": such an adapter changes the base's own weights; convert it to a plain "
-                     "LoRA when saving it");
+                     ", which changes the base model's weights; save the adapter as a plain LoRA");
 }
 
 // The numbers of rank_pattern or alpha_pattern, by module path.
@@ -86,7 +85,7 @@ class Pattern {
           const std::string& source) {
     const auto found = config.find(field);
     if (found == config.end() || found->is_null()) return;
-    if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' is not an object");
+    if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' must be an object");
     for (const auto& [key, value] : found->items()) {
       const std::string what = "field " + Quoted(std::string(field) + "." + key) + " ";
       // PEFT reads keys as regular expressions that match the end of a path; in practice they are
@@ -96,7 +95,7 @@ class Pattern {
         return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
       });
       if (plain.empty() || !is_path) {
-        Refuse(source, what + "is a regular expression; only module names are read");
+        Refuse(source, what + "is a regular expression; only plain module names are supported");
       }
       const double number = value.is_number() ? value.get<double>() : 0;
       const bool fits = numbers == Numbers::kReals || number == std::floor(number);
@@ -138,19 +137,19 @@ struct Settings {
 };
 
 Settings ReadConfig(const Json& config, const std::string& source) {
-  if (!config.is_object()) Broken(source, "is not an object");
+  if (!config.is_object()) Broken(source, "must be a JSON object");
   const std::string type = JsonStringOr(config, "peft_type", "LORA", source);
   if (type != "LORA")
-    Refuse(source, "field 'peft_type' is " + Quoted(type) + ", only 'LORA' is read");
+    Refuse(source, "field 'peft_type' is " + Quoted(type) + "; only 'LORA' is supported");
   const std::string bias = JsonStringOr(config, "bias", "none", source);
   if (bias != "none") {
     Refuse(source,
-           "field 'bias' is " + Quoted(bias) + ": trained biases are not read, only 'none'");
+           "field 'bias' is " + Quoted(bias) + "; trained biases are not supported, only 'none'");
   }
   CheckInit(config, source);
   for (const auto& [field, value] : config.items()) {
     if (Holds(kHarmless, field) || Holds(kRead, field) || SaysNothing(value)) continue;
-    Refuse(source, "field " + Quoted(field) + " is set, which this version does not support");
+    Refuse(source, "field " + Quoted(field) + " is set, but it is not supported");
   }
   Settings settings{
       .rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
@@ -162,9 +161,10 @@ Settings ReadConfig(const Json& config, const std::string& source) {
   const auto targets = config.find("target_modules");
   if (targets == config.end() || targets->is_null() || targets->is_string()) return settings;
   settings.targets.emplace();
-  if (!targets->is_array()) Broken(source, "field 'target_modules' is neither a list nor a string");
+  if (!targets->is_array()) Broken(source, "field 'target_modules' must be an array or a string");
   for (const Json& target : *targets) {
-    if (!target.is_string()) Broken(source, "field 'target_modules' holds what is no string");
+    if (!target.is_string())
+      Broken(source, "every item of field 'target_modules' must be a string");
     settings.targets->insert(target.get<std::string>());
   }
   return settings;
@@ -231,16 +231,16 @@ void CheckTensor(const LoraModule& module, const std::string& name, const ConstT
   const DType t = tensor.dtype;
   if (t != DType::kF32 && t != DType::kBF16 && t != DType::kF16 && t != DType::kF64) {
     Refuse(source, "tensor " + Quoted(name) + " has type " + std::string(DTypeName(t)) +
-                       "; only floating-point matrices are read");
+                       "; an adapter needs f32, f16, bf16 or f64");
   }
   if (tensor.shape.size() != 2) {
     Broken(source, "tensor " + Quoted(name) + " has " + std::to_string(tensor.shape.size()) +
-                       " axes, a linear layer's adapter has 2");
+                       " axes; the adapter of a linear layer has 2");
   }
   if (tensor.shape[rank_axis] != module.rank) {
     Broken(source, "tensor " + Quoted(name) + " has rank " +
-                       std::to_string(tensor.shape[rank_axis]) + ", adapter_config.json says " +
-                       std::to_string(module.rank));
+                       std::to_string(tensor.shape[rank_axis]) +
+                       ", but adapter_config.json gives rank " + std::to_string(module.rank));
   }
 }
 
@@ -250,18 +250,19 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
   for (const std::string& name : file.names()) {
     const std::optional<TensorName> parsed = ParseTensorName(name);
     if (!parsed) {
-      Refuse(source, "tensor " + Quoted(name) +
-                         " is not the lora_A or lora_B of a linear layer, which is all that is "
-                         "supported");
+      Refuse(source,
+             "tensor " + Quoted(name) +
+                 " is not a lora_A or lora_B of a linear layer; other tensors are not supported");
     }
     if (settings.targets && !IsTarget(*settings.targets, parsed->path)) {
-      Broken(source, "tensor " + Quoted(name) +
-                         " is of a module that target_modules in adapter_config.json leaves out");
+      Broken(source,
+             "tensor " + Quoted(name) +
+                 " belongs to a module that is not in target_modules of adapter_config.json");
     }
     LoraModule& module = modules[parsed->path];
     std::string& slot = parsed->is_a ? module.a_name : module.b_name;
     if (!slot.empty()) {
-      Broken(source, "tensors " + Quoted(slot) + " and " + Quoted(name) + " are the same one");
+      Broken(source, "tensors " + Quoted(slot) + " and " + Quoted(name) + " name the same matrix");
     }
     slot = name;
     (parsed->is_a ? module.a : module.b) = *file.Find(name);
@@ -279,7 +280,7 @@ std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settin
     CheckTensor(module, module.b_name, module.b, 1, source);
     list.push_back(std::move(module));
   }
-  if (list.empty()) Broken(source, "holds no tensors");
+  if (list.empty()) Broken(source, "contains no tensors");
   return list;
 }
 
@@ -302,7 +303,7 @@ LoraAdapter LoraAdapter::Open(const fs::path& dir) {
   const std::string text = ReadWholeFile(dir / kConfigFile, kMaxConfigBytes);
   if (!fs::exists(weights_path) && fs::exists(dir / "adapter_model.bin")) {
     Refuse((dir / "adapter_model.bin").string(),
-           "is a pickle, which is not read; save the adapter as safetensors");
+           "is a pickle, which is never read; save the adapter as adapter_model.safetensors");
   }
   return FromParts(dir.string(), text, SafetensorsFile::Open(weights_path));
 }

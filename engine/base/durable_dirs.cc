@@ -8,6 +8,7 @@
 #include <string>
 #include <system_error>
 
+#include "engine/base/disk_full.h"
 #include "engine/base/error.h"
 
 namespace tandem {
@@ -17,7 +18,8 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void ThrowIo(const char* verb, const fs::path& path, int error_number) {
   throw Error(ErrorCode::kIo, std::string("could not ") + verb + " " + path.string() + ": " +
-                                  std::generic_category().message(error_number));
+                                  std::generic_category().message(error_number))
+      .WithReason(IsDiskFull(error_number) ? kDiskFullReason : "");
 }
 
 fs::path ParentOf(const fs::path& path) {

@@ -16,7 +16,7 @@ enum class ErrorCode {
   kAlreadyExists,
   kFailedPrecondition,
   kUnsupported,
-  kResourceExhausted,
+  kResourceExhausted,  // a limit of a client (429), or of the memory that a run may use
   kCancelled,
   kDeadlineExceeded,
   kUnavailable,

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <csignal>
 #include <utility>
 
@@ -64,8 +65,8 @@ LogQueue::~LogQueue() {
 }
 
 // Writes must not block, but O_NONBLOCK would affect every program that shares the open file. So
-// pipes and terminals are opened a second time. Files never block, and sockets take a flag per
-// call.
+// pipes and terminals are opened a second time. Where that fails, WriteSome asks for room before
+// each write. Files never block, and sockets take a flag per call.
 void LogQueue::OpenForWriting() {
   struct stat status {};
   if (fstat(options_.fd, &status) != 0) return;
@@ -73,7 +74,10 @@ void LogQueue::OpenForWriting() {
   if (!S_ISFIFO(status.st_mode) && !S_ISCHR(status.st_mode)) return;
   const std::string path = "/proc/self/fd/" + std::to_string(options_.fd);
   const int fd = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (fd < 0) return;
+  if (fd < 0) {
+    kind_ = Kind::kMayBlock;
+    return;
+  }
   fd_ = fd;
   owns_fd_ = true;
 }
@@ -81,6 +85,15 @@ void LogQueue::OpenForWriting() {
 ssize_t LogQueue::WriteSome(std::string_view text) const {
   if (kind_ == Kind::kSocket) {
     return send(fd_, text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+  if (kind_ == Kind::kMayBlock) {
+    // A pipe that is ready has room for PIPE_BUF bytes.
+    pollfd asked{fd_, POLLOUT, 0};
+    if (poll(&asked, 1, 0) == 0) {
+      errno = EAGAIN;
+      return -1;
+    }
+    text = text.substr(0, PIPE_BUF);
   }
   return write(fd_, text.data(), text.size());
 }

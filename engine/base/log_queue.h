@@ -42,7 +42,11 @@ class LogQueue {
   uint64_t n_dropped() const;
 
  private:
-  enum class Kind { kPlain, kSocket };
+  enum class Kind {
+    kPlain,     // never blocks
+    kSocket,    // a flag per call keeps it from blocking
+    kMayBlock,  // a pipe or terminal that could not be opened again
+  };
 
   void OpenForWriting();
   void Run();

@@ -92,7 +92,7 @@ MemoryReservation MemoryLedger::Reserve(const std::string& owner, const MemoryCl
     size_t n_named = 0;
     for (const auto& [key, entry] : book_->entries) {
       if (n_named == kMaxNamedHolders) {
-        message += ", and so on";
+        message += ", and others";
         break;
       }
       message += std::string(n_named++ == 0 ? ": " : ", ") + "'" + entry.owner + "' holds " +

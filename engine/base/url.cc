@@ -2,15 +2,10 @@
 
 #include <algorithm>
 
+#include "engine/base/ascii.h"
+
 namespace tandem {
 namespace {
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 bool IsSafePath(std::string_view path) {
   for (const char c : path) {
@@ -104,8 +99,8 @@ std::optional<std::string> PercentDecode(std::string_view text) {
   return out;
 }
 
-std::optional<Target> ParseTarget(std::string_view target) {
-  if (target == "*") return Target{"*", {}};
+std::optional<RequestTarget> ParseRequestTarget(std::string_view target) {
+  if (target == "*") return RequestTarget{"*", {}};
   for (const std::string_view scheme : {"http://", "https://"}) {
     if (target.starts_with(scheme)) {
       const size_t slash = target.find('/', scheme.size());
@@ -122,7 +117,7 @@ std::optional<Target> ParseTarget(std::string_view target) {
   std::optional<std::string> path = PercentDecode(target.substr(0, question));
   if (!path || !IsSafePath(*path)) return std::nullopt;
 
-  Target out;
+  RequestTarget out;
   out.path = std::move(*path);
   size_t begin = 0;
   while (begin < raw_query.size()) {

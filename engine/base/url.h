@@ -15,7 +15,7 @@ std::optional<std::string> PercentDecode(std::string_view text);
 // Percent-encodes all bytes except letters, digits and `-._~`, for one path segment.
 std::string PercentEncode(std::string_view text);
 
-struct Target {
+struct RequestTarget {
   std::string path;  // decoded
   std::vector<std::pair<std::string, std::string>> query;
 };
@@ -23,7 +23,7 @@ struct Target {
 // Parses a request target: origin form, absolute form (its authority is dropped) or `*`. Returns
 // nullopt for anything else, and for paths that decode to control characters, `.` or `..` segments
 // or `//`. They have no meaning here and never reach a file system.
-std::optional<Target> ParseTarget(std::string_view target);
+std::optional<RequestTarget> ParseRequestTarget(std::string_view target);
 
 // An absolute http or https URL of a client. Query and user info may hold secrets: messages use
 // Display() only.

@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/chat/assistant_marks.h"
 #include "engine/chat/jinja/eval.h"
 #include "engine/chat/jinja/parser.h"
+#include "engine/io/json.h"
 
 namespace tandem::engine {
 namespace {
@@ -27,15 +29,15 @@ constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user
 Value FromClientJson(Runtime& rt, const Json& json, int depth) {
   if (depth > kMaxValueDepth) {
     throw Error(ErrorCode::kInvalidArgument, "the messages or tools nest deeper than " +
-                                                 std::to_string(kMaxValueDepth) + " levels");
+                                                 std::to_string(kMaxValueDepth) +
+                                                 " levels, which is the limit");
   }
   switch (json.type()) {
     case Json::value_t::boolean:
       return Value::Bool(json.get<bool>());
     case Json::value_t::number_unsigned:
-      // Beyond 64 signed bits: the nearest float.
       if (json.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-        return Value::Float(json.get<double>());
+        return Value::WideInt(std::to_string(json.get<uint64_t>()));
       }
       return Value::Int(json.get<int64_t>());
     case Json::value_t::number_integer:
@@ -57,8 +59,12 @@ Value FromClientJson(Runtime& rt, const Json& json, int depth) {
       }
       return dict.Take(true);
     }
-    case Json::value_t::null:
     case Json::value_t::binary:
+      if (std::optional<std::string> digits = WideIntegerDigits(json)) {
+        return Value::WideInt(*std::move(digits));
+      }
+      break;
+    case Json::value_t::null:
     case Json::value_t::discarded:
       break;
   }
@@ -70,6 +76,27 @@ bool IsRole(const Json& json) {
                                        json.get_ref<const std::string&>()) != kRoles.end();
 }
 
+// The content of an assistant's message: a client's text, except for the marks that it spells.
+Value FromAssistantContent(Runtime& rt, const std::string& content) {
+  TextBuilder text(rt);
+  size_t done = 0;
+  for (const auto& [begin, end] : FindAssistantMarks(content)) {
+    text.Append(std::string_view(content).substr(done, begin - done), true);
+    text.Append(std::string_view(content).substr(begin, end - begin), false);
+    done = end;
+  }
+  text.Append(std::string_view(content).substr(done), true);
+  return Value::Of(text.Take());
+}
+
+Value FromMember(Runtime& rt, const std::string& key, const Json& value, bool is_assistant) {
+  if (key == "role" && IsRole(value)) return Value::Literal(value.get<std::string>());
+  if (key == "content" && is_assistant && value.is_string()) {
+    return FromAssistantContent(rt, value.get_ref<const std::string&>());
+  }
+  return FromClientJson(rt, value, 3);
+}
+
 // REQUIRES: an array.
 Value FromMessages(Runtime& rt, const Json& messages) {
   std::vector<Value> items;
@@ -79,11 +106,11 @@ Value FromMessages(Runtime& rt, const Json& messages) {
       items.push_back(FromClientJson(rt, message, 2));
       continue;
     }
+    const auto role = message.find("role");
+    const bool is_assistant = role != message.end() && IsString(*role, "assistant");
     DictBuilder dict(rt);
     for (const auto& [key, value] : message.items()) {
-      const bool is_role = key == "role" && IsRole(value);
-      dict.Set(Value::Of(Text::Make(key, true)),
-               is_role ? Value::Literal(value.get<std::string>()) : FromClientJson(rt, value, 3));
+      dict.Set(Value::Of(Text::Make(key, true)), FromMember(rt, key, value, is_assistant));
     }
     items.push_back(dict.Take(true));
   }
@@ -165,7 +192,7 @@ class JinjaChatTemplate : public ChatTemplate {
       if (evaluator.lost_a_generation()) {
         throw Error(ErrorCode::kUnsupported,
                     "the chat template has {% generation %} inside a macro or a {% set %} block, "
-                    "where its place in the text is unknown");
+                    "where its position in the text is unknown; move it out of there");
       }
       *generations = evaluator.generations();
     }

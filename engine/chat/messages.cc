@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
@@ -110,28 +111,45 @@ const std::string* FindThought(const Json& message, const std::string& at) {
     if (given == nullptr) continue;
     if (thought != nullptr && *thought != *given) {
       throw BadValue(at + "." + key,
-                     "differs from the thought under another name; reasoning_content, reasoning "
-                     "and thinking mean the same, give one of them");
+                     "differs from the reasoning under another name; reasoning_content, reasoning "
+                     "and thinking are aliases: give one of them");
     }
     thought = given;
   }
   return thought;
 }
 
-// Text that is not JSON is valid input here, so this function catches the parse error.
-Json ReadArguments(const Json& given, const std::string& at) {
+// The bound on the JSON values that the arguments of all calls may spell.
+class ArgumentBudget {
+ public:
+  explicit ArgumentBudget(int64_t max_values) : max_values_(max_values), left_(max_values) {}
+
+  // Charges an upper bound of the values in `text`, before they are built.
+  void Charge(std::string_view text, const std::string& at) {
+    left_ -= 1 + std::count_if(text.begin(), text.end(),
+                               [](char c) { return c == ',' || c == '[' || c == '{'; });
+    if (left_ >= 0) return;
+    throw BadValue(at, "has too many values: the arguments of all calls may have " +
+                           std::to_string(max_values_));
+  }
+
+ private:
+  const int64_t max_values_;
+  int64_t left_;
+};
+
+// Text that is not a JSON object is valid input here, and stays text.
+Json ReadArguments(const Json& given, ArgumentBudget& budget, const std::string& at) {
   if (given.is_object()) return given;
   if (!given.is_string()) throw WrongType(at, "a JSON object or the text of one", given);
-  try {
-    Json parsed = ParseUntrustedJson(given.get_ref<const std::string&>(), at);
-    if (parsed.is_object()) return parsed;
-  } catch (const Error&) {
-    return given;
-  }
-  return given;
+  const auto& text = given.get_ref<const std::string&>();
+  budget.Charge(text, at);
+  Json parsed;
+  ErrorOf([&] { parsed = ParseUntrustedJson(text, at, JsonLimits{.keep_wide_integers = true}); });
+  return parsed.is_object() ? parsed : given;
 }
 
-Json ReadToolCall(const Json& call, const std::string& at) {
+Json ReadToolCall(const Json& call, ArgumentBudget& budget, const std::string& at) {
   if (!call.is_object()) throw WrongType(at, "an object", call);
   if (const std::string* type = FindText(call, "type", at); type && *type != "function") {
     throw BadValue(at + ".type", "must be function, got " + Quoted(*type, kShownBytes));
@@ -160,22 +178,24 @@ Json ReadToolCall(const Json& call, const std::string& at) {
       if (member.is_null()) continue;
       const bool is_arguments = name == "arguments";
       Append(members, name,
-             is_arguments ? ReadArguments(member, function_at + ".arguments") : member);
+             is_arguments ? ReadArguments(member, budget, function_at + ".arguments") : member);
     }
   }
   return out;
 }
 
 // The tool calls; nullopt when there are none.
-std::optional<Json> ReadToolCalls(const Json& message, bool is_assistant, const std::string& at) {
+std::optional<Json> ReadToolCalls(const Json& message, bool is_assistant, ArgumentBudget& budget,
+                                  const std::string& at) {
   const Json* calls = Find(message, "tool_calls");
   if (calls == nullptr) return std::nullopt;
   if (!calls->is_array()) throw WrongType(at + ".tool_calls", "a list of calls", *calls);
   if (calls->empty()) return std::nullopt;
-  if (!is_assistant) throw BadValue(at + ".tool_calls", "are for messages of the assistant");
+  if (!is_assistant)
+    throw BadValue(at + ".tool_calls", "are allowed only in messages of the assistant");
   Json out = Json::array();
   for (size_t i = 0; i < calls->size(); ++i) {
-    out.push_back(ReadToolCall((*calls)[i], Index(at + ".tool_calls", i)));
+    out.push_back(ReadToolCall((*calls)[i], budget, Index(at + ".tool_calls", i)));
   }
   return out;
 }
@@ -203,14 +223,15 @@ std::string ReadText(const Json& message, bool is_assistant, bool has_calls,
   return std::move(content).value_or("");
 }
 
-Json NormalizeMessage(const Json& message, const std::string& at, const NormalizeOptions& options) {
+Json NormalizeMessage(const Json& message, const std::string& at, const NormalizeOptions& options,
+                      ArgumentBudget& budget) {
   if (!message.is_object()) throw WrongType(at, "an object", message);
   const std::string role = ReadRole(message, at);
   const bool is_assistant = role == "assistant";
   if (Find(message, "function_call") != nullptr) {
-    throw BadValue(at + ".function_call", "is the old form of a call; write tool_calls");
+    throw BadValue(at + ".function_call", "is the legacy form of a tool call; use tool_calls");
   }
-  std::optional<Json> calls = ReadToolCalls(message, is_assistant, at);
+  std::optional<Json> calls = ReadToolCalls(message, is_assistant, budget, at);
   const std::string* thought = is_assistant ? FindThought(message, at) : nullptr;
   std::string text = ReadText(message, is_assistant, calls.has_value(), thought, at);
   FindText(message, "name", at);
@@ -245,9 +266,10 @@ Json NormalizeMessage(const Json& message, const std::string& at, const Normaliz
 
 Json NormalizeMessages(const Json& messages, const NormalizeOptions& options) {
   if (!messages.is_array()) throw WrongType(options.path, "a list of messages", messages);
+  ArgumentBudget budget(options.max_argument_values);
   Json out = Json::array();
   for (size_t i = 0; i < messages.size(); ++i) {
-    out.push_back(NormalizeMessage(messages[i], Index(options.path, i), options));
+    out.push_back(NormalizeMessage(messages[i], Index(options.path, i), options, budget));
   }
   return out;
 }

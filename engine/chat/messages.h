@@ -1,9 +1,15 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace tandem::engine {
+
+// Most messages of a chat, in serving and in training. Training renders a chat up to each of its
+// answers, which takes quadratic time in their number.
+inline constexpr size_t kMaxMessages = 4096;
 
 struct NormalizeOptions {
   // The list's name in errors: "messages" gives "messages[3].content".
@@ -12,6 +18,8 @@ struct NormalizeOptions {
   // The HTTP API requires `tool_call_id` in every message with role tool. Training rows do not:
   // most published sets have no ids.
   bool needs_tool_call_ids = false;
+  // JSON values in the text of all calls' arguments together.
+  int64_t max_argument_values = 1 << 20;
 };
 
 // The one normaliser of chat messages. Serving, /v1/render and training call it, so a template sees
@@ -25,7 +33,7 @@ struct NormalizeOptions {
 // - `refusal` of an assistant is text of the answer and follows the content, as a part would.
 // - `tool_calls` belong to assistants only. An empty list is dropped. An absent `type` becomes
 //   function, an absent `id` stays absent. `arguments` that spell a JSON object become that object;
-//   other arguments stay text.
+//   other arguments stay text. Integers in that text keep all their digits.
 // - `reasoning_content` is an assistant's thought. `reasoning` and `thinking` are other names for
 //   it; they stay, and are copied to `reasoning_content`.
 // - `weight` is dropped: it concerns the loss, not the text.

@@ -31,7 +31,8 @@ bool IsHash(const std::string& text) {
 }
 
 CheckpointManifest::File ParseFile(const Json& file, const std::string& source) {
-  if (!file.is_object()) throw Error(ErrorCode::kDataLoss, source + ": files must hold objects");
+  if (!file.is_object())
+    throw Error(ErrorCode::kDataLoss, source + ": every item of field 'files' must be an object");
   CheckpointManifest::File out;
   out.name = JsonStringOr(file, "name", "", source);
   if (!IsPlain(out.name)) {
@@ -49,8 +50,9 @@ std::string OneOf(const Json& object, const char* field, const std::string& fall
                   std::initializer_list<const char*> known, const std::string& source) {
   std::string value = JsonStringOr(object, field, fallback, source);
   if (std::find(known.begin(), known.end(), value) != known.end()) return value;
-  throw Error(ErrorCode::kUnsupported,
-              source + ": " + field + " " + Quoted(value) + " is none that this version knows");
+  throw Error(ErrorCode::kUnsupported, source + ": field '" + field + "' has the unknown value " +
+                                           Quoted(value) +
+                                           "; the checkpoint may be from a newer version");
 }
 
 // Hashes piece by piece and drops each piece from memory, so that a large file does not stay
@@ -98,16 +100,19 @@ std::string CheckpointManifest::ToJson() const {
 }
 
 CheckpointManifest ParseCheckpointManifest(std::string_view json, const std::string& source) {
-  if (json.size() > kMaxBytes) throw Error(ErrorCode::kDataLoss, source + ": too long");
+  if (json.size() > kMaxBytes)
+    throw Error(ErrorCode::kDataLoss, source + ": the manifest has " + std::to_string(json.size()) +
+                                          " bytes, more than the limit of " +
+                                          std::to_string(kMaxBytes));
   const Json manifest = ParseUntrustedJson(json, source);
   if (!manifest.is_object() || JsonStringOr(manifest, "format", "", source) != kFormat) {
     throw Error(ErrorCode::kDataLoss, source + ": not a checkpoint manifest");
   }
   const int64_t version = JsonInt(manifest, "version", 0, INT64_MAX, source);
   if (version != kVersion) {
-    throw Error(ErrorCode::kUnsupported, source + ": checkpoint format version " +
-                                             std::to_string(version) + ", this program reads " +
-                                             std::to_string(kVersion));
+    throw Error(ErrorCode::kUnsupported,
+                source + ": checkpoint format version " + std::to_string(version) +
+                    " is not supported; this program reads version " + std::to_string(kVersion));
   }
   CheckpointManifest out;
   out.kind = OneOf(manifest, "kind", "full", {"full", "params", "adapter"}, source);
@@ -121,15 +126,15 @@ CheckpointManifest ParseCheckpointManifest(std::string_view json, const std::str
   const auto files = manifest.find("files");
   if (files == manifest.end() || !files->is_array() || files->empty() ||
       files->size() > kMaxFiles) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": files must be a list of 1 to " + std::to_string(kMaxFiles) + " files");
+    throw Error(ErrorCode::kDataLoss, source + ": field 'files' must be an array of 1 to " +
+                                          std::to_string(kMaxFiles) + " files");
   }
   std::set<std::string> names;
   for (const Json& file : *files) {
     out.files.push_back(ParseFile(file, source));
     if (!names.insert(out.files.back().name).second) {
       throw Error(ErrorCode::kDataLoss,
-                  source + ": names the file " + Quoted(out.files.back().name) + " twice");
+                  source + ": field 'files' lists " + Quoted(out.files.back().name) + " twice");
     }
   }
   return out;
@@ -149,11 +154,12 @@ void CheckManifestFiles(const CheckpointManifest& manifest, const fs::path& dir,
     const uintmax_t bytes = fs::file_size(path, failed);
     if (failed) throw Error(ErrorCode::kDataLoss, path.string() + ": " + failed.message());
     if (bytes != static_cast<uintmax_t>(file.bytes)) {
-      throw Error(ErrorCode::kDataLoss, path.string() + ": has " + std::to_string(bytes) +
+      throw Error(ErrorCode::kDataLoss, path.string() + ": the file has " + std::to_string(bytes) +
                                             " bytes instead of " + std::to_string(file.bytes));
     }
     if (hashes && HashOf(path) != file.sha256) {
-      throw Error(ErrorCode::kDataLoss, path.string() + ": content does not match its SHA-256");
+      throw Error(ErrorCode::kDataLoss,
+                  path.string() + ": the content does not match the SHA-256 in the manifest");
     }
   }
 }

@@ -39,7 +39,7 @@ bool IsPlainFileName(std::string_view name) {
 // shards.
 std::map<std::string, std::string> ParseIndex(std::string_view text, const std::string& source) {
   if (text.size() > kMaxIndexBytes) {
-    throw Error(ErrorCode::kDataLoss, source + ": " + std::to_string(text.size()) +
+    throw Error(ErrorCode::kDataLoss, source + ": the file has " + std::to_string(text.size()) +
                                           " bytes, more than the limit of " +
                                           std::to_string(kMaxIndexBytes));
   }
@@ -52,14 +52,14 @@ std::map<std::string, std::string> ParseIndex(std::string_view text, const std::
   for (const auto& [tensor, shard] : weight_map->items()) {
     if (!shard.is_string() || !IsPlainFileName(shard.get_ref<const std::string&>())) {
       throw Error(ErrorCode::kDataLoss,
-                  source + ": weight_map of " + Quoted(tensor) + " must be a plain file name" +
+                  source + ": weight_map must map " + Quoted(tensor) + " to a plain file name" +
                       (shard.is_string() ? ", got " + Quoted(shard.get_ref<const std::string&>())
                                          : std::string()));
     }
     shard_of.emplace(tensor, shard.get<std::string>());
   }
   if (shard_of.empty()) {
-    throw Error(ErrorCode::kDataLoss, source + ": field 'weight_map' names no tensor");
+    throw Error(ErrorCode::kDataLoss, source + ": field 'weight_map' lists no tensors");
   }
   return shard_of;
 }
@@ -141,8 +141,9 @@ void ModelDir::TakeForeign(const std::filesystem::path& path) {
     model =
         ReadLlama2cModel(bytes, name_, vocabulary.empty() ? nullptr : MappedFile::Open(vocabulary));
   } else {
-    throw Error(ErrorCode::kUnsupported,
-                path.empty() ? name_ + ": neither GGUF nor llama2.c" : WhyNotAModel(path));
+    throw Error(ErrorCode::kUnsupported, path.empty()
+                                             ? name_ + ": the bytes are neither GGUF nor llama2.c"
+                                             : WhyNotAModel(path));
   }
   tensors_ = std::move(model.tensors);
   read_text_ = std::move(model.read_text);
@@ -172,9 +173,9 @@ void ModelDir::OpenWeights() {
   }
   if (!Has(kIndexFile) && HasManifest()) return OpenCheckpoint();
   if (!Has(kIndexFile)) {
-    throw Error(ErrorCode::kNotFound, dir_.empty() ? name_ + ": neither " + kSingleFile + " nor " +
-                                                         kIndexFile + " is there"
-                                                   : WhyNotAModel(dir_));
+    throw Error(ErrorCode::kNotFound,
+                dir_.empty() ? name_ + ": neither " + kSingleFile + " nor " + kIndexFile + " exists"
+                             : WhyNotAModel(dir_));
   }
 
   const std::string source = Describe(kIndexFile);
@@ -210,7 +211,7 @@ void ModelDir::OpenCheckpoint() {
   if (!dir_.empty()) CheckManifestFiles(manifest, dir_, /*hashes=*/false);
   const auto add = [&](const std::string& name, ConstTensorView view) {
     if (!tensors_.try_emplace(name, StoredTensor{.view = std::move(view)}).second) {
-      throw Error(ErrorCode::kDataLoss, name_ + ": tensor " + Quoted(name) + " is there twice");
+      throw Error(ErrorCode::kDataLoss, name_ + ": tensor " + Quoted(name) + " occurs twice");
     }
     if (tensors_.size() > kMaxTensors) {
       throw Error(ErrorCode::kDataLoss,
@@ -232,7 +233,8 @@ void ModelDir::OpenCheckpoint() {
       }
     }
   }
-  if (tensors_.empty()) throw Error(ErrorCode::kDataLoss, source + ": names no file of weights");
+  if (tensors_.empty())
+    throw Error(ErrorCode::kDataLoss, source + ": the manifest lists no weight files");
 }
 
 std::optional<std::string> ModelDir::ReadText(std::string_view file_name) const {

@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxListed = 4;  // names in a message
 constexpr const char* kUnfinished = ".orbax-checkpoint-tmp";
 constexpr const char* kAskForSafetensors =
-    "convert it where it was made, with save_pretrained(…, safe_serialization=True)";
+    "save it again as safetensors, with save_pretrained(…, safe_serialization=True)";
 
 bool Has(const fs::path& dir, const char* name) {
   std::error_code absent;
@@ -93,17 +93,18 @@ std::string AboutWeights(const Entries& entries) {
     return "holds GGUF files (" + Listed(entries.gguf) + "); name one of them";
   }
   if (!entries.pickles.empty()) {
-    return "holds its weights as pickles (" + Listed(entries.pickles) +
+    return "holds pickled weights (" + Listed(entries.pickles) +
            "), which can run code when they are read; " + kAskForSafetensors;
   }
   if (!entries.msgpack.empty()) {
-    return "holds a msgpack of Flax (" + Listed(entries.msgpack) +
-           "), which is not read; load it with from_pretrained(…, from_flax=True) and save it as "
-           "safetensors";
+    return "holds Flax weights in msgpack (" + Listed(entries.msgpack) +
+           "), which are not supported; load them with from_pretrained(…, from_flax=True) and save "
+           "them as safetensors";
   }
   if (!entries.keras.empty()) {
-    return "holds weights of Keras (" + Listed(entries.keras) +
-           "), which are not read; load them with from_pretrained(…, from_tf=True) and save them "
+    return "holds Keras weights (" + Listed(entries.keras) +
+           "), which are not supported; load them with from_pretrained(…, from_tf=True) and save "
+           "them "
            "as safetensors";
   }
   return "";
@@ -114,16 +115,15 @@ std::string AboutDirectory(const fs::path& dir) {
   const bool has_config = Has(dir, "config.json");
   if (dir.filename().string().find(kUnfinished) != std::string::npos ||
       (entries.has_unfinished_step && !entries.has_orbax_step)) {
-    return "an unfinished checkpoint of Orbax, whose writer was stopped; name a finished step, or "
-           "let the run save again";
+    return "an unfinished Orbax checkpoint (its writer stopped early); name a finished step, or "
+           "save the step again";
   }
   if (!has_config && (IsOrbaxDir(dir) || entries.has_orbax_step)) {
-    return "a checkpoint of Orbax (MaxText, Tunix), which is converted before it is served: tandem "
-           "convert DIR OUT --base MODEL";
+    return "an Orbax checkpoint (MaxText, Tunix); convert it first: tandem convert DIR OUT --base "
+           "MODEL";
   }
   if (!has_config && Has(dir, "adapter_config.json")) {
-    return "an adapter (adapter_config.json); load its base model, and the adapter with --adapter "
-           "NAME=DIR";
+    return "an adapter (adapter_config.json); load its base model, and add --adapter NAME=DIR";
   }
   if (const std::string weights = AboutWeights(entries);
       !weights.empty() && entries.safetensors.empty()) {
@@ -131,11 +131,12 @@ std::string AboutDirectory(const fs::path& dir) {
   }
   if (has_config) {
     return "has a config.json, but neither model.safetensors nor model.safetensors.index.json; "
-           "copy the weights beside it";
+           "copy the weights into this directory";
   }
   if (!entries.safetensors.empty()) {
     return "holds " + Listed(entries.safetensors) +
-           " without a config.json; copy the model's config.json and tokenizer files beside it";
+           " without a config.json; copy the model's config.json and tokenizer files into this "
+           "directory";
   }
   if (!entries.models.empty()) {
     return entries.models.size() == 1
@@ -144,9 +145,9 @@ std::string AboutDirectory(const fs::path& dir) {
   }
   if (!entries.adapters.empty()) {
     return "holds adapters (" + Listed(entries.adapters) +
-           "); load their base model, and each with --adapter NAME=DIR";
+           "); load their base model, and add --adapter NAME=DIR for each";
   }
-  return std::string(entries.is_empty ? "an empty directory" : "no model directory") +
+  return std::string(entries.is_empty ? "an empty directory" : "not a model directory") +
          "; a model is a Hugging Face directory (config.json and *.safetensors), a GGUF file or a "
          "llama2.c file";
 }
@@ -173,17 +174,18 @@ std::string AboutFile(const fs::path& file) {
   const std::string name = file.filename().string();
   const std::string parent = file.has_parent_path() ? file.parent_path().string() : ".";
   if (EndsIn(name, {".safetensors", "config.json", ".index.json"})) {
-    return "one file of a model; name the directory that holds it beside config.json: " + parent;
+    return "one file of a model; give the directory that contains it and config.json instead: " +
+           parent;
   }
   const std::string bytes = FirstBytes(file, 8);
   if (IsPickle(name) || bytes.starts_with("\x80\x02") || bytes.starts_with("PK\x03\x04")) {
     return std::string("a pickle, which can run code when it is read; ") + kAskForSafetensors;
   }
   if (name.ends_with(".msgpack") || LooksLikeMsgpack(bytes)) {
-    return "a msgpack of Flax, which is not read; load it with Flax and save it with Orbax or as "
-           "safetensors";
+    return "a Flax msgpack file, which is not supported; load it with Flax and save it with Orbax "
+           "or as safetensors";
   }
-  return "a file that is neither GGUF nor llama2.c; a model is one of these, or a Hugging Face "
+  return "a file that is neither GGUF nor llama2.c; a model is one of these or a Hugging Face "
          "directory";
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/hub/cache.h"
 #include "engine/io/json.h"
@@ -37,7 +38,7 @@ RepoFile ParseFile(const Json& entry, const std::string& source) {
   if (IsHostileName(file.name)) {
     throw Error(ErrorCode::kDataLoss, source + ": the file name '" +
                                           EscapeJson(file.name.substr(0, 80)) +
-                                          "' leads out of the model's folder");
+                                          "' points outside the model's folder");
   }
   if (entry.contains("size") && !entry["size"].is_null()) {
     file.size = static_cast<uint64_t>(JsonInt(entry, "size", 0, kMaxFileBytes, source));
@@ -69,7 +70,9 @@ std::optional<uint64_t> ParseSize(std::string_view text) {
 
 Url MustParse(const std::string& text) {
   std::optional<Url> url = ParseUrl(text);
-  if (!url) throw Error(ErrorCode::kInvalidArgument, "no URL can be made for the hub");
+  if (!url)
+    throw Error(ErrorCode::kInvalidArgument, "the address '" + EscapeJson(text.substr(0, 200)) +
+                                                 "' is not a URL: check HF_ENDPOINT");
   return std::move(*url);
 }
 
@@ -77,13 +80,11 @@ Url MustParse(const std::string& text) {
 template <typename Function>
 auto WithRetries(HttpClient& client, const Patience& patience, const Function& function) {
   Backoff backoff(client.shared(), patience);
-  for (;;) {
-    try {
-      return function();
-    } catch (const TransientFault& fault) {
-      backoff.Wait(fault);
-    }
+  std::optional<decltype(function())> result;
+  while (const auto fault = ExceptionOf<TransientFault>([&] { result = function(); })) {
+    backoff.Wait(*fault);
   }
+  return *std::move(result);
 }
 
 // Value of the field in the last response that has it, redirects included.
@@ -97,8 +98,8 @@ std::string_view FindInChain(const HttpClient::Answer& answer, std::string_view 
 
 [[noreturn]] void ThrowContradiction(const std::string& name, const char* what,
                                      const std::string& listed, const std::string& served) {
-  throw Error(ErrorCode::kDataLoss, EscapeJson(name) + ": the hub contradicts itself on the " +
-                                        what + ": listed as " + listed + ", served as " + served);
+  throw Error(ErrorCode::kDataLoss, EscapeJson(name) + ": the hub lists " + what + " " + listed +
+                                        " but serves " + what + " " + served);
 }
 
 }  // namespace
@@ -162,9 +163,9 @@ void ThrowHubStatus(const HttpHead& head, const Url& url, const HubReference& re
   if (code == "GatedRepo") {
     throw Error(
         ErrorCode::kPermissionDenied,
-        reference.repo + " is gated: accept its licence at " + page +
-            (has_token ? " with the account whose token is in use (approval can take a while), "
-                         "and let the token read gated repositories (" +
+        reference.repo + " is a gated model: accept its licence at " + page +
+            (has_token ? " with the account of your token (approval can take a while), and allow "
+                         "the token to read gated repositories (" +
                              tokens + ")"
                        : ", then set HF_TOKEN to a token of that account (" + tokens + ")"));
   }
@@ -173,23 +174,21 @@ void ThrowHubStatus(const HttpHead& head, const Url& url, const HubReference& re
                                           "'; see " + page + "/tree/main");
   }
   if (code == "EntryNotFound") {
-    throw Error(ErrorCode::kNotFound, url.Display() + " is not there, though it is listed");
+    throw Error(ErrorCode::kNotFound, url.Display() + " does not exist, although the hub lists it");
   }
   if (head.status == 401 && has_token &&
       (said.starts_with("Invalid credentials") || said.starts_with("Invalid username"))) {
-    throw Error(
-        ErrorCode::kUnauthenticated,
-        "the hub refuses the token (HF_TOKEN, or the file token in HF_HOME): make a new one "
-        "at " +
-            tokens);
+    throw Error(ErrorCode::kUnauthenticated,
+                "the hub rejects the token (from HF_TOKEN or the file HF_HOME/token): create a new "
+                "one at " +
+                    tokens);
   }
   if (code == "RepoNotFound" || (head.status == 401 && code.empty())) {
     throw Error(ErrorCode::kNotFound,
                 options.endpoint + " has no model " + reference.repo +
-                    ", or it is private: check "
-                    "the name" +
-                    (has_token ? ", and that the token in use may read it"
-                               : ", or set HF_TOKEN to a token that may read it (" + tokens + ")"));
+                    ", or the model is private: check the name" +
+                    (has_token ? " and the token's permissions"
+                               : ", or set HF_TOKEN to a token with access (" + tokens + ")"));
   }
   ThrowHttpStatus(head, url, options);
 }
@@ -207,8 +206,8 @@ RepoInfo FetchRepoInfo(HttpClient& client, const HubReference& reference,
     RepoInfo info = ParseRepoInfo(client.ReadWholeBody(kMaxInfoBytes), url.Display());
     // A reference that names a commit must get exactly that commit.
     if (IsCommit(reference.revision) && info.commit != reference.revision) {
-      throw Error(ErrorCode::kDataLoss, url.Display() + ": asked for commit " + reference.revision +
-                                            ", got commit " + info.commit);
+      throw Error(ErrorCode::kDataLoss, url.Display() + ": requested commit " + reference.revision +
+                                            ", but the hub returned commit " + info.commit);
     }
     return info;
   });
@@ -238,8 +237,9 @@ FileLocation LocateFile(HttpClient& client, const HubReference& reference,
       identity.name = file.sha256.empty() ? file.git_sha1 : file.sha256;
     }
     if (identity.name.empty()) {
-      throw Error(ErrorCode::kDataLoss,
-                  url.Display() + ": the hub names no ETag, so the file cannot be kept");
+      throw Error(
+          ErrorCode::kDataLoss,
+          url.Display() + ": the response has no ETag, which the cache needs to name the file");
     }
 
     if (!file.sha256.empty()) {
@@ -263,7 +263,8 @@ FileLocation LocateFile(HttpClient& client, const HubReference& reference,
       ThrowContradiction(file.name, "size", std::to_string(*file.size), std::to_string(*size));
     }
     if (!size) size = file.size;
-    if (!size) throw Error(ErrorCode::kDataLoss, url.Display() + ": the hub gives no size");
+    if (!size)
+      throw Error(ErrorCode::kDataLoss, url.Display() + ": the hub reports no size for the file");
     identity.size = *size;
     return location;
   });

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +12,11 @@
 #include <random>
 #include <system_error>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
+#include "engine/base/disk_full.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 
 namespace tandem::engine {
@@ -71,11 +73,8 @@ std::optional<std::string> HubCache::FindCommit(const std::string& revision) con
   const fs::path path = folder_ / "refs" / revision;
   if (!SizeOfRegularFile(path)) return std::nullopt;
   std::string commit;
-  try {
-    commit = ReadWholeFile(path, kMaxRefBytes);
-  } catch (const Error&) {
-    return std::nullopt;  // an unreadable or too large ref counts as unknown
-  }
+  // An unreadable or too large ref counts as unknown.
+  if (ErrorOf([&] { commit = ReadWholeFile(path, kMaxRefBytes); })) return std::nullopt;
   while (!commit.empty() && (commit.back() == '\n' || commit.back() == ' ')) commit.pop_back();
   return IsCommit(commit) ? std::optional(std::move(commit)) : std::nullopt;
 }
@@ -166,22 +165,23 @@ std::string BlobNameOfEtag(std::string_view etag) {
                                  (c >= 'A' && c <= 'Z') || c == '-' || c == '_' || c == '.';
                         });
   if (!is_plain || name.ends_with(".incomplete")) {
-    throw Error(ErrorCode::kDataLoss, "the hub's ETag cannot name a file in the cache");
+    throw Error(ErrorCode::kDataLoss, "the hub sent the ETag '" + EscapeJson(etag.substr(0, 80)) +
+                                          "', which is not usable as a file name in the cache");
   }
   return std::string(name);
 }
 
 void CheckFreeSpace(const fs::path& dir, uint64_t needed_bytes, uint64_t total_bytes,
                     const std::string& what) {
-  struct statvfs status {};
-  if (statvfs(dir.c_str(), &status) != 0) ThrowSystemError("inspect", dir, errno);
-  const uint64_t free_bytes = uint64_t{status.f_bavail} * status.f_frsize;
+  const auto free_bytes = static_cast<uint64_t>(FreeDiskBytes(dir));
   if (needed_bytes <= free_bytes) return;
-  throw Error(ErrorCode::kIo, what + " needs " + HumanBytes(needed_bytes) + " more (" +
-                                  HumanBytes(total_bytes) + " in all, " +
-                                  HumanBytes(total_bytes - needed_bytes) + " there already), but " +
-                                  dir.string() + " has " + HumanBytes(free_bytes) +
-                                  " free; HF_HUB_CACHE names another place");
+  throw Error(ErrorCode::kIo,
+              what + " needs " + HumanBytes(needed_bytes) + " more (" + HumanBytes(total_bytes) +
+                  " in total, " + HumanBytes(total_bytes - needed_bytes) +
+                  " already fetched), but " + dir.string() + " has " + HumanBytes(free_bytes) +
+                  " free: free some space, or set HF_HUB_CACHE to a folder on "
+                  "another disk")
+      .WithReason(kDiskFullReason);
 }
 
 std::string HumanBytes(uint64_t bytes) {

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <charconv>
 #include <condition_variable>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <system_error>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/thread_group.h"
 #include "engine/base/thread_name.h"
 
 // How several connections fetch a file without leaving gaps: the file is cut into segments, which
@@ -32,22 +32,14 @@ constexpr std::chrono::milliseconds kLockPoll{200};
 
 void RunWorkers(HttpShared& shared, size_t n_workers,
                 const std::function<void(HttpClient& client)>& work) {
-  std::mutex mutex;  // guards error
-  std::exception_ptr error;
+  ThreadGroup group([&] { shared.RequestStop(); });
   const auto run = [&] {
     NameThisThread("tandem-hub");
-    try {
-      HttpClient client(shared);
-      work(client);
-    } catch (...) {
-      // The first error wins: the stop makes the other workers throw later.
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      shared.RequestStop();
-    }
+    HttpClient client(shared);
+    work(client);
   };
-  StartWorkers(n_workers, [&] { return std::jthread(run); }).clear();  // joins them
-  if (error) std::rethrow_exception(error);
+  StartWorkers(n_workers, [&] { group.Add(run); });
+  group.Wait();
 }
 
 struct ContentRange {
@@ -89,9 +81,9 @@ bool IsStrongEtag(std::string_view etag) {
 void CheckLength(const HttpClient::Answer& answer, uint64_t expected) {
   const std::string_view length = answer.head.Find("content-length");
   if (length.empty() || length == std::to_string(expected)) return;
-  throw Error(ErrorCode::kDataLoss, answer.url.Display() + ": expected " +
-                                        std::to_string(expected) + " bytes, announced are " +
-                                        EscapeJson(length.substr(0, 30)));
+  throw Error(ErrorCode::kDataLoss,
+              answer.url.Display() + ": expected " + std::to_string(expected) +
+                  " bytes, but Content-Length is " + EscapeJson(length.substr(0, 30)));
 }
 
 class Downloads {
@@ -280,7 +272,7 @@ void Downloads::Open(File& file) {
   if (!held) {
     const std::lock_guard lock(mutex_);
     if (file.not_before == Clock::time_point()) {
-      spdlog::info("hub_wait file=\"{}\" reason=\"another process is fetching it\"",
+      spdlog::info("hub_wait file=\"{}\" reason=\"another process downloads this file\"",
                    EscapeJson(file.blob.file.name));
     }
     file.not_before = Clock::now() + kLockPoll;
@@ -313,16 +305,12 @@ void Downloads::Fetch(HttpClient& client, Transfer transfer) {
   Backoff backoff(shared_);
   uint64_t at_last_fault = transfer.at;
   while (transfer.at < transfer.end) {
-    try {
-      FetchOnce(client, transfer);
-    } catch (const TransientFault& fault) {
-      if (transfer.at >= at_last_fault + kMinProgressBytes) backoff.Progressed();
-      at_last_fault = std::max(transfer.at, at_last_fault);
-      const std::string& name = transfer.file.blob.file.name;
-      TransientFault named(fault.code(), EscapeJson(name) + ": " + fault.what());
-      named.retry_after = fault.retry_after;
-      backoff.Wait(named);
-    }
+    const auto fault = ExceptionOf<TransientFault>([&] { FetchOnce(client, transfer); });
+    if (!fault) continue;
+    if (transfer.at >= at_last_fault + kMinProgressBytes) backoff.Progressed();
+    at_last_fault = std::max(transfer.at, at_last_fault);
+    const std::string& name = transfer.file.blob.file.name;
+    backoff.Wait(fault->WithMessage(EscapeJson(name) + ": " + fault->what()));
   }
 }
 
@@ -384,9 +372,10 @@ uint64_t Downloads::AcceptPart(const Transfer& transfer, const Question& questio
   if (!range || range->first != transfer.at || range->last < transfer.at ||
       range->last >= transfer.end || (range->total && *range->total != size)) {
     throw Error(ErrorCode::kDataLoss,
-                answer.url.Display() + ": asked for bytes " + std::to_string(transfer.at) + "-" +
+                answer.url.Display() + ": requested bytes " + std::to_string(transfer.at) + "-" +
                     std::to_string(transfer.end - 1) + " of " + std::to_string(size) +
-                    ", got Content-Range '" + EscapeJson(field.substr(0, 80)) + "'");
+                    ", but the response has Content-Range '" + EscapeJson(field.substr(0, 80)) +
+                    "'");
   }
   CheckLength(answer, range->last + 1 - transfer.at);
 
@@ -407,7 +396,8 @@ uint64_t Downloads::AcceptWhole(Transfer& transfer, const Question& question,
   const std::lock_guard lock(mutex_);
   // Other workers fetch ranges of this file, so its server supports them.
   if (question.is_part && file.state == State::kRanged) {
-    throw TransientFault(ErrorCode::kUnavailable, "got the whole file instead of a part");
+    throw TransientFault(ErrorCode::kUnavailable,
+                         "the server sent the whole file instead of the requested range");
   }
   // Checks the response before discarding bytes on disk.
   CheckLength(answer, size);
@@ -415,8 +405,9 @@ uint64_t Downloads::AcceptWhole(Transfer& transfer, const Question& question,
   const bool is_measured = !answer.head.Find("content-length").empty();
   if (!is_measured && file.partial->size() > 0 && !file.was_doubted) {
     file.was_doubted = true;
-    throw TransientFault(ErrorCode::kUnavailable,
-                         "got the whole file instead of a part, without its length");
+    throw TransientFault(
+        ErrorCode::kUnavailable,
+        "the server sent the whole file instead of the requested range, without Content-Length");
   }
   RestartWhole(file);
   transfer.begin = transfer.at = 0;
@@ -428,14 +419,14 @@ void Downloads::Receive(HttpClient& client, Transfer& transfer, uint64_t end, co
   std::vector<char> buffer(kReadBytes);
   while (const size_t n = client.ReadBody(buffer)) {
     if (n > end - transfer.at) {
-      throw Error(ErrorCode::kDataLoss,
-                  url.Display() + ": more than the announced " + std::to_string(end) + " bytes");
+      throw Error(ErrorCode::kDataLoss, url.Display() + ": the response goes beyond byte " +
+                                            std::to_string(end) + ", where it must end");
     }
     Deliver(transfer, std::span(buffer).first(n));
     transfer.at += n;
   }
   if (transfer.at < end) {
-    throw TransientFault(ErrorCode::kUnavailable, url.Display() + ": the answer ended too early");
+    throw TransientFault(ErrorCode::kUnavailable, url.Display() + ": the response ended too early");
   }
 }
 
@@ -445,7 +436,8 @@ void Downloads::Relocate(HttpClient& client, File& file) {
   const BlobIdentity& expected = file.blob.location.identity;
   if (location.identity.name != expected.name || location.identity.size != expected.size) {
     throw Error(ErrorCode::kDataLoss,
-                EscapeJson(file.blob.file.name) + " has become another file at the hub");
+                EscapeJson(file.blob.file.name) +
+                    " changed on the hub during the download: run the same command again");
   }
   file.blob.location.url = location.url;
   file.blob.location.is_elsewhere = location.is_elsewhere;
@@ -502,11 +494,11 @@ void Downloads::Finish(File& file) {
   const bool was_resumed = file.partial->was_resumed();
   if (!file.partial->Verify()) {
     const std::string message =
-        EscapeJson(file.blob.file.name) + ": its " +
-        (identity.hash == BlobIdentity::Hash::kSha256 ? "sha256" : "git sha1") + " is " +
-        file.partial->found_hex() + ", the hub says " + identity.hex +
-        "; what came is thrown away, and the same command fetches it again. If that fails too, a "
-        "proxy or mirror (HF_ENDPOINT) on the way changes it";
+        EscapeJson(file.blob.file.name) + ": the " +
+        (identity.hash == BlobIdentity::Hash::kSha256 ? "sha256" : "git sha1") +
+        " of the download is " + file.partial->found_hex() + ", but the hub lists " + identity.hex +
+        ". The download is discarded; run the same command to fetch it again. If that fails too, a "
+        "proxy or mirror (HF_ENDPOINT) changes the file";
     const std::lock_guard lock(mutex_);
     // Bytes of an earlier attempt may be wrong: restart once.
     if (!was_resumed) throw Error(ErrorCode::kDataLoss, message);
@@ -517,7 +509,7 @@ void Downloads::Finish(File& file) {
     return;
   }
   if (identity.hash == BlobIdentity::Hash::kNone) {
-    spdlog::warn("hub_unverified file=\"{}\" reason=\"the hub gives no hash\"",
+    spdlog::warn("hub_unverified file=\"{}\" reason=\"the hub lists no hash\"",
                  EscapeJson(file.blob.file.name));
   }
   file.partial->Publish(cache_.BlobPath(identity.name));
@@ -537,19 +529,14 @@ void Downloads::MarkDone(File& file) {
 
 }  // namespace
 
-std::vector<std::jthread> StartWorkers(size_t n, const std::function<std::jthread()>& start) {
-  std::vector<std::jthread> threads;
-  threads.reserve(n);
-  try {
-    while (threads.size() < n) threads.push_back(start());
-  } catch (const std::system_error& fault) {
-    if (threads.empty()) {
-      throw Error(ErrorCode::kResourceExhausted,
-                  std::string("no thread can be started to fetch with: ") + fault.what());
-    }
-    spdlog::warn("hub_few_threads wanted={} got={} reason=\"{}\"", n, threads.size(), fault.what());
-  }
-  return threads;
+void StartWorkers(size_t n, const std::function<void()>& start) {
+  size_t n_started = 0;
+  const auto refused = ErrorOf({ErrorCode::kResourceExhausted}, [&] {
+    for (; n_started < n; ++n_started) start();
+  });
+  if (!refused) return;
+  if (n_started == 0) throw Error(*refused);
+  spdlog::warn("hub_few_threads wanted={} got={} reason=\"{}\"", n, n_started, refused->what());
 }
 
 void ForEachInParallel(HttpShared& shared, size_t n,

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/hub/api.h"
@@ -28,9 +27,9 @@ struct BlobToFetch {
   FileLocation location;
 };
 
-// Starts `n` threads, or fewer with a warning when the system refuses more. Throws
-// kResourceExhausted when it refuses the first one.
-std::vector<std::jthread> StartWorkers(size_t n, const std::function<std::jthread()>& start);
+// Calls `start` n times to start as many threads, or fewer with a warning: kResourceExhausted from
+// `start` means that the system allows no more. Rethrows it when there is not even one thread.
+void StartWorkers(size_t n, const std::function<void()>& start);
 
 // Calls `work(client, i)` for every i below n from several threads, each with its own connection.
 // The first exception stops the others and is rethrown.

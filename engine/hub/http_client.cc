@@ -6,6 +6,8 @@
 #include <charconv>
 #include <random>
 
+#include "engine/base/ascii.h"
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 
@@ -26,14 +28,6 @@ constexpr size_t kMaxInputBytes = size_t{256} << 10;
 constexpr size_t kMaxShownBytes = 200;
 constexpr std::chrono::milliseconds kMaxBackoff{8'000};
 
-std::string LowerCase(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
-
 std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 bool IsRedirect(int status) {
@@ -42,7 +36,9 @@ bool IsRedirect(int status) {
 
 Url CheckedEndpoint(const std::string& text) {
   std::optional<Url> url = ParseUrl(text);
-  if (!url) throw Error(ErrorCode::kInvalidArgument, "the hub's endpoint is not a URL");
+  if (!url)
+    throw Error(ErrorCode::kInvalidArgument,
+                "the hub's endpoint '" + text + "' is not an http or https URL: check HF_ENDPOINT");
   return std::move(*url);
 }
 
@@ -64,7 +60,7 @@ HttpShared::HttpShared(const HubOptions& hub_options, std::stop_token outer)
 // A stream, its unparsed bytes, and the response being read.
 class HttpClient::Connection {
  public:
-  Connection(const Route& route, const HttpShared& shared)
+  Connection(const NetRoute& route, const HttpShared& shared)
       : stream(route, shared.tls, {shared.options.connect_timeout, shared.options.idle_timeout},
                shared.stop),
         is_proxied(route.proxy.has_value()) {}
@@ -107,7 +103,8 @@ class HttpClient::Connection {
         boost::beast::error_code fault;
         parser_->put_eof(fault);
         if (fault || !parser_->is_done()) {
-          throw TransientFault(ErrorCode::kUnavailable, "the connection was cut");
+          throw TransientFault(ErrorCode::kUnavailable,
+                               "the connection closed before the response was complete");
         }
       }
     }
@@ -136,11 +133,12 @@ class HttpClient::Connection {
       if (parser_->is_header_done()) break;
       if (!Fill()) {
         if (!has_bytes) return false;
-        throw TransientFault(ErrorCode::kUnavailable, "the answer ended within its head");
+        throw TransientFault(ErrorCode::kUnavailable,
+                             "the connection closed inside the response header");
       }
       has_bytes = true;
       if (Clock::now() > deadline) {
-        throw TransientFault(ErrorCode::kDeadlineExceeded, "the head of the answer took too long");
+        throw TransientFault(ErrorCode::kDeadlineExceeded, "the response header took too long");
       }
     }
     return true;
@@ -152,24 +150,20 @@ class HttpClient::Connection {
     const size_t n = parser_->put(net::buffer(input_), fault);
     input_.erase(0, n);
     if (fault && fault != beast_http::error::need_more && fault != beast_http::error::need_buffer) {
-      throw Error(ErrorCode::kDataLoss, "the answer is not HTTP/1.1 (" + fault.message() + ")");
+      throw Error(ErrorCode::kDataLoss, "the response is not HTTP/1.1 (" + fault.message() + ")");
     }
     return n;
   }
 
   bool Fill() {
     if (input_.size() >= kMaxInputBytes) {
-      throw Error(ErrorCode::kDataLoss, "the answer is not HTTP/1.1 (a line without an end)");
+      throw Error(ErrorCode::kDataLoss,
+                  "the response is not HTTP/1.1 (a header line or chunk header is too long)");
     }
     const size_t begin = input_.size();
     input_.resize(begin + kBodyReadBytes);
-    size_t n = 0;
-    try {
-      n = stream.Read(std::span(input_).subspan(begin));
-    } catch (...) {
-      input_.resize(begin);
-      throw;
-    }
+    const size_t n = UndoOnFailure([&] { return stream.Read(std::span(input_).subspan(begin)); },
+                                   [&] { input_.resize(begin); });
     input_.resize(begin + n);
     return n > 0;
   }
@@ -177,30 +171,6 @@ class HttpClient::Connection {
   std::optional<Parser> parser_;
   std::string input_;
 };
-
-namespace {
-
-// Rethrows the current fault with the URL in front, unless the message already names the server or
-// proxy.
-[[noreturn]] void RethrowNaming(const Url& url) {
-  const auto named = [&](const char* what) {
-    const std::string_view text = what;
-    const bool is_named = text.starts_with(url.Origin()) || text.starts_with("proxy ");
-    return (is_named ? "" : url.Display() + ": ") + what;
-  };
-  try {
-    throw;
-  } catch (const TransientFault& fault) {
-    TransientFault out(fault.code(), named(fault.what()));
-    out.retry_after = fault.retry_after;
-    throw out;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kDataLoss) throw;
-    throw Error(error.code(), named(error.what()));
-  }
-}
-
-}  // namespace
 
 HttpClient::HttpClient(HttpShared& shared) : shared_(shared) {}
 HttpClient::~HttpClient() = default;
@@ -213,10 +183,10 @@ HttpClient::Connection& HttpClient::ConnectionTo(const Url& url, bool* is_reused
     // Keeps the endpoint and one other origin. A third origin means that the second has moved.
     if (connections_.size() >= 3) connections_.clear();
     const bool is_endpoint = IsSameOrigin(url, shared_.endpoint);
-    const Route route{url,
-                      ProxyFor(url, shared_.options.https_proxy, shared_.options.http_proxy,
-                               shared_.options.no_proxy),
-                      !is_endpoint && shared_.endpoint_is_public};
+    const NetRoute route{url,
+                         ProxyFor(url, shared_.options.https_proxy, shared_.options.http_proxy,
+                                  shared_.options.no_proxy),
+                         !is_endpoint && shared_.endpoint_is_public};
     auto connection = std::make_unique<Connection>(route, shared_);
     if (is_endpoint) {
       // A proxy hides the endpoint's address, so its name decides.
@@ -233,6 +203,21 @@ HttpClient::Connection& HttpClient::ConnectionTo(const Url& url, bool* is_reused
 void HttpClient::DropConnection() {
   connections_.erase(current_);
   current_.clear();
+}
+
+template <class Action>
+void HttpClient::UseConnection(const Action& action) {
+  std::optional<Error> damage;
+  const auto fault = ExceptionOf<TransientFault>([&] {
+    damage =
+        ErrorOf({ErrorCode::kDataLoss}, [&] { UndoOnFailure(action, [&] { DropConnection(); }); });
+  });
+  const auto named = [&](std::string_view text) {
+    const bool is_named = text.starts_with(asked_.Origin()) || text.starts_with("proxy ");
+    return (is_named ? "" : asked_.Display() + ": ") + std::string(text);
+  };
+  if (fault) throw fault->WithMessage(named(fault->what()));
+  if (damage) throw Error(damage->code(), named(damage->what()));
 }
 
 HttpHead HttpClient::Send(const Request& request) {
@@ -266,27 +251,26 @@ HttpHead HttpClient::Send(const Request& request) {
     if (!request.body.empty()) {
       text += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
     }
-    try {
+    const auto exchange = [&] {
       connection.stream.Write(text + "\r\n" + request.body);
       if (!connection.ReadHead(request.method == "HEAD",
                                Clock::now() + shared_.options.answer_timeout)) {
-        throw TransientFault(ErrorCode::kUnavailable, "no answer: the connection was closed");
+        throw TransientFault(ErrorCode::kUnavailable,
+                             "the connection closed before a response arrived");
       }
-    } catch (const TransientFault& fault) {
-      DropConnection();
-      // A kept connection may have been closed by the server meanwhile: retry on a new one.
-      if (is_reused && fault.code() == ErrorCode::kUnavailable) continue;
-      RethrowNaming(url);
-    } catch (const Error&) {
-      DropConnection();
-      RethrowNaming(url);
-    }
+    };
+    // A kept connection may have been closed by the server meanwhile: retry on a new one.
+    const auto may_be_stale = [&](const TransientFault& fault) {
+      return is_reused && fault.code() == ErrorCode::kUnavailable;
+    };
+    if (ExceptionIf<TransientFault>(may_be_stale, [&] { UseConnection(exchange); })) continue;
     HttpHead head = connection.Head();
     const std::string encoding = LowerCase(head.Find("content-encoding"));
     if (!encoding.empty() && encoding != "identity") {
       DropConnection();
-      throw Error(ErrorCode::kDataLoss,
-                  url.Display() + ": the answer is compressed, which was not asked for");
+      throw Error(ErrorCode::kDataLoss, url.Display() + ": the response has Content-Encoding '" +
+                                            EscapeJson(encoding.substr(0, 40)) +
+                                            "', but the request allows only identity");
     }
     return head;
   }
@@ -295,12 +279,9 @@ HttpHead HttpClient::Send(const Request& request) {
 size_t HttpClient::ReadBody(std::span<char> out) {
   const auto it = connections_.find(current_);
   TANDEM_CHECK(it != connections_.end());
-  try {
-    return it->second->ReadBody(out);
-  } catch (const Error&) {
-    DropConnection();
-    RethrowNaming(asked_);
-  }
+  size_t n = 0;
+  UseConnection([&] { n = it->second->ReadBody(out); });
+  return n;
 }
 
 std::string HttpClient::ReadWholeBody(size_t max_bytes) {
@@ -311,13 +292,13 @@ std::string HttpClient::ReadWholeBody(size_t max_bytes) {
     if (body.size() + n > max_bytes) {
       DropConnection();
       throw Error(ErrorCode::kDataLoss, asked_.Display() +
-                                            ": the answer is larger than the limit of " +
+                                            ": the response is larger than the limit of " +
                                             std::to_string(max_bytes) + " bytes");
     }
     if (Clock::now() > deadline) {
       DropConnection();
       throw TransientFault(ErrorCode::kDeadlineExceeded,
-                           asked_.Display() + ": the answer took too long");
+                           asked_.Display() + ": the response took too long");
     }
     body.append(buffer.data(), n);
   }
@@ -334,17 +315,18 @@ HttpClient::Answer HttpClient::SendFollowing(Request request, bool stops_at_othe
     const std::string_view location = answer.head.Find("location");
     std::optional<Url> next = ResolveUrl(request.url, location);
     if (location.empty() || !next || !next->user_info.empty()) {
-      throw Error(ErrorCode::kDataLoss,
-                  request.url.Display() + " redirects to what is no http or https URL");
+      throw Error(
+          ErrorCode::kDataLoss,
+          request.url.Display() + " redirects to a location that is not an http or https URL");
     }
     if (request.url.is_https && !next->is_https) {
       throw Error(ErrorCode::kPermissionDenied,
                   request.url.Display() + " redirects to " + next->Origin() +
-                      ", which is not encrypted; that is never followed");
+                      ", but a redirect from https to http is never followed");
     }
     if (n_redirects == kMaxRedirects) {
       throw Error(ErrorCode::kDataLoss, request.url.Display() + ": more than " +
-                                            std::to_string(kMaxRedirects) + " redirects");
+                                            std::to_string(kMaxRedirects) + " redirects in a row");
     }
     const bool leaves = !IsSameOrigin(*next, request.url);
     if (leaves && stops_at_other_origin) {
@@ -370,9 +352,9 @@ void Backoff::Wait(const TransientFault& fault) {
       std::uniform_int_distribution<int64_t>(wait.count() / 2, wait.count())(random));
   if (fault.retry_after) {
     if (*fault.retry_after > patience_.max_retry_after) {
-      throw Error(fault.code(), std::string(fault.what()) + "; it asks to be left alone for " +
-                                    std::to_string(fault.retry_after->count() / 1000) +
-                                    " s: try again then");
+      throw Error(fault.code(), std::string(fault.what()) +
+                                    "; the server asks to wait: try again in " +
+                                    std::to_string(fault.retry_after->count() / 1000) + " s");
     }
     wait = std::max(wait, *fault.retry_after);
   }
@@ -423,7 +405,7 @@ void ThrowHttpStatus(const HttpHead& head, const Url& url, const HubOptions& opt
   if (head.status == 407 && !url.is_https) {
     if (const auto proxy = ProxyFor(url, {}, options.http_proxy, options.no_proxy)) {
       throw Error(ErrorCode::kPermissionDenied, "proxy " + proxy->Origin() +
-                                                    " wants a user name and a password: "
+                                                    " requires a user name and a password: set "
                                                     "HTTP_PROXY=http://USER:PASSWORD@HOST:PORT");
     }
   }

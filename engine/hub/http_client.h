@@ -97,6 +97,11 @@ class HttpClient {
   Connection& ConnectionTo(const Url& url, bool* is_reused);
   // Drops the connection of the last response.
   void DropConnection();
+  // Runs `action`, which uses the connection of the last request. Drops it when the action throws.
+  // Puts the URL in front of a TransientFault and of kDataLoss, unless the message already names
+  // the server or the proxy.
+  template <class Action>
+  void UseConnection(const Action& action);
 
   HttpShared& shared_;
   std::map<std::string, std::unique_ptr<Connection>> connections_;  // by origin

@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 
 namespace tandem::engine {
@@ -36,7 +37,7 @@ constexpr size_t kMaxProxyHeadBytes = size_t{16} << 10;
 
 [[noreturn]] void ThrowPrivate(const std::string& origin) {
   throw Error(ErrorCode::kPermissionDenied,
-              origin + " is an address of a private network, to which the hub may not send us");
+              origin + " is on a private network; the hub must not redirect downloads there");
 }
 
 bool IsPrivate4(uint32_t address) {
@@ -139,15 +140,15 @@ TlsClientContext::TlsClientContext() : context_(SSL_CTX_new(TLS_client_method())
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
   if (SSL_CTX_set_default_verify_paths(context) != 1) {
     throw Error(ErrorCode::kFailedPrecondition,
-                "the system's certificate authorities cannot be read (" + TlsReason() + ")");
+                "could not read the system's certificate authorities (" + TlsReason() + ")");
   }
   ERR_clear_error();
 }
 
 void NetStream::FreeTls::operator()(ssl_st* session) const { SSL_free(session); }
 
-NetStream::NetStream(const Route& route, const TlsClientContext& tls, const NetTimeouts& timeouts,
-                     const StopEvent& stop)
+NetStream::NetStream(const NetRoute& route, const TlsClientContext& tls,
+                     const NetTimeouts& timeouts, const StopEvent& stop)
     : stop_(stop), timeouts_(timeouts) {
   stop_.ThrowIfStopped();
   if (route.proxy) {
@@ -194,7 +195,7 @@ void NetStream::ConnectTo(const std::string& host, uint16_t port, bool forbids_p
   const int fault = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list);
   const std::unique_ptr<addrinfo, AddressesFree> addresses(list);
   if (fault != 0) {
-    ThrowTransient(peer_ + ": the name cannot be looked up (" +
+    ThrowTransient(peer_ + ": could not look up the host name (" +
                    (fault == EAI_SYSTEM ? std::strerror(errno) : gai_strerror(fault)) + ")");
   }
   // Connects to the checked addresses; a second look-up could return others.
@@ -214,13 +215,11 @@ void NetStream::ConnectTo(const std::string& host, uint16_t port, bool forbids_p
     }
     int error = connect(socket_.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
     if (error == EINPROGRESS) {
-      try {
-        Wait(POLLOUT, Clock::now() + timeouts_.connect, "connecting");
-        socklen_t bytes = sizeof(error);
-        getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
-      } catch (const TransientFault&) {
-        error = ETIMEDOUT;  // try the next address
-      }
+      const auto timed_out = ExceptionOf<TransientFault>(
+          [&] { Wait(POLLOUT, Clock::now() + timeouts_.connect, "connecting"); });
+      socklen_t bytes = sizeof(error);
+      getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+      if (timed_out) error = ETIMEDOUT;  // try the next address
     }
     if (error == 0) {
       const int on = 1;
@@ -234,7 +233,7 @@ void NetStream::ConnectTo(const std::string& host, uint16_t port, bool forbids_p
   ThrowTransient(peer_ + ": " + last);
 }
 
-void NetStream::OpenTunnel(const Route& route) {
+void NetStream::OpenTunnel(const NetRoute& route) {
   const Url& server = route.server;
   const std::string host =
       server.host.find(':') == std::string::npos ? server.host : '[' + server.host + ']';
@@ -253,7 +252,7 @@ void NetStream::OpenTunnel(const Route& route) {
     if (ReadPlain({&byte, 1}, deadline) == 0) ThrowTransient(peer_ + " closed the connection");
     head.push_back(byte);
     if (head.size() > kMaxProxyHeadBytes) {
-      throw Error(ErrorCode::kDataLoss, peer_ + " does not speak HTTP");
+      throw Error(ErrorCode::kDataLoss, peer_ + " did not send an HTTP response");
     }
   }
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -261,13 +260,14 @@ void NetStream::OpenTunnel(const Route& route) {
                        std::all_of(head.begin() + 9, head.begin() + 12, is_digit);
   const std::string status = is_http ? head.substr(9, 3) : "";
   if (status == "407") {
-    throw Error(ErrorCode::kPermissionDenied, peer_ +
-                                                  " wants a user name and a password: "
-                                                  "HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT");
+    throw Error(
+        ErrorCode::kPermissionDenied,
+        peer_ +
+            " requires a user name and a password: set HTTPS_PROXY=http://USER:PASSWORD@HOST:PORT");
   }
   if (!status.starts_with('2')) {
-    const std::string message = peer_ + " opens no tunnel to " + authority +
-                                (is_http ? " (status " + status + ")" : ": it does not speak HTTP");
+    const std::string message = peer_ + " refused a tunnel to " + authority +
+                                (is_http ? " (status " + status + ")" : ": the answer is not HTTP");
     if (status.starts_with('5')) ThrowTransient(message);
     throw Error(ErrorCode::kUnavailable, message);
   }
@@ -293,11 +293,11 @@ void NetStream::Handshake(const TlsClientContext& tls, const std::string& host) 
     if (verdict != X509_V_OK) {
       ERR_clear_error();
       throw Error(ErrorCode::kPermissionDenied,
-                  peer_ + ": its certificate is not trusted (" +
+                  peer_ + ": the server's certificate is not trusted (" +
                       X509_verify_cert_error_string(verdict) +
-                      "); SSL_CERT_FILE names other authorities than the system's");
+                      "); set SSL_CERT_FILE to trust other authorities than the system's");
     }
-    WaitForTls(result, deadline, "agreeing on TLS");
+    WaitForTls(result, deadline, "negotiating TLS");
   }
 }
 

@@ -21,6 +21,12 @@ namespace tandem::engine {
 // A fault that a retry may cure: a cut connection, a timeout, an overloaded server.
 struct TransientFault : Error {
   using Error::Error;
+  TransientFault WithMessage(const std::string& message) const {
+    TransientFault out(code(), message);
+    out.retry_after = retry_after;
+    return out;
+  }
+
   std::optional<std::chrono::milliseconds> retry_after;
 };
 
@@ -59,7 +65,7 @@ class TlsClientContext {
 };
 
 // How to reach a server.
-struct Route {
+struct NetRoute {
   Url server;
   std::optional<Url> proxy;      // http proxy; https uses a tunnel through it
   bool forbids_private = false;  // refuse loopback and private addresses
@@ -76,7 +82,7 @@ class NetStream {
  public:
   // Throws TransientFault when no address answers, and kPermissionDenied for an untrusted
   // certificate or a forbidden address.
-  NetStream(const Route& route, const TlsClientContext& tls, const NetTimeouts& timeouts,
+  NetStream(const NetRoute& route, const TlsClientContext& tls, const NetTimeouts& timeouts,
             const StopEvent& stop);
   ~NetStream();
   NetStream(const NetStream&) = delete;
@@ -91,7 +97,7 @@ class NetStream {
 
  private:
   void ConnectTo(const std::string& host, uint16_t port, bool forbids_private);
-  void OpenTunnel(const Route& route);
+  void OpenTunnel(const NetRoute& route);
   void Handshake(const TlsClientContext& tls, const std::string& host);
   // Waits until the socket is ready for `events`.
   void Wait(short events, std::chrono::steady_clock::time_point deadline, const char* doing);

@@ -61,8 +61,10 @@ std::string CheckedToken(const std::string& text, const std::string& source) {
   const bool is_visible =
       std::all_of(token.begin(), token.end(), [](char c) { return c > 0x20 && c < 0x7f; });
   if (!is_visible || token.size() > kMaxTokenBytes) {
-    throw Error(ErrorCode::kInvalidArgument,
-                source + " holds no token: expected one word of visible ASCII characters");
+    throw Error(ErrorCode::kInvalidArgument, source +
+                                                 " does not contain a valid token: expected one "
+                                                 "word of visible ASCII characters, at most " +
+                                                 std::to_string(kMaxTokenBytes) + " bytes");
   }
   return token;
 }
@@ -117,7 +119,7 @@ HubOptions HubOptionsFromEnvironment(const Environment& environment) {
     options.cache_dir = home / "hub";
   } else {
     throw Error(ErrorCode::kInvalidArgument,
-                "no place for models of the hub: set HF_HUB_CACHE, HF_HOME or HOME");
+                "no folder for downloaded models: set HF_HUB_CACHE, HF_HOME or HOME");
   }
   const std::string endpoint = Get(environment, {"HF_ENDPOINT"});
   options.endpoint = CheckedEndpointText(endpoint.empty() ? options.endpoint : endpoint);
@@ -133,7 +135,7 @@ HubOptions HubOptionsFromEnvironment(const Environment& environment) {
     const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), seconds);
     if (fault != std::errc() || end != text.data() + text.size() || seconds < 1 || seconds > 3600) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "HF_HUB_DOWNLOAD_TIMEOUT must be seconds in [1, 3600]");
+                  "HF_HUB_DOWNLOAD_TIMEOUT must be an integer number of seconds in [1, 3600]");
     }
     options.idle_timeout = std::chrono::seconds(seconds);
   }

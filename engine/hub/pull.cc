@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
@@ -89,8 +90,8 @@ bool LacksTokenizer(const HubReference& reference, const FileSelection& selectio
 }
 
 void WarnOfNoTokenizer(const HubReference& reference) {
-  spdlog::warn("hub_no_tokenizer model={} reason=\"none of {} is there\"", reference.Text(),
-               kTokenizerFiles);
+  spdlog::warn("hub_no_tokenizer model={} reason=\"the repository has none of {}\"",
+               reference.Text(), kTokenizerFiles);
 }
 
 struct Found {
@@ -106,16 +107,24 @@ Found FindInCache(const HubReference& reference, const HubOptions& options) {
     return {{}, false, "revision '" + reference.revision + "' has never been pulled"};
   }
   const std::vector<std::string> names = FilesBelow(cache.SnapshotDir(*commit));
-  if (names.empty()) return {{}, false, "nothing of commit " + *commit + " is there"};
-  try {
+  if (names.empty()) return {{}, false, "commit " + *commit + " has no files"};
+  Found found;
+  const auto unusable = ErrorOf([&] {
     const FileSelection selection = SelectFiles(reference, names);
     const std::string missing = MissingFrom(cache, reference, *commit, selection);
-    if (!missing.empty()) return {{}, false, missing + " of commit " + *commit + " is missing"};
-    return {
-        ModelPath(cache, reference, *commit, selection), LacksTokenizer(reference, selection), {}};
-  } catch (const Error& error) {
-    return {{}, false, "of commit " + *commit + ": " + error.what()};
-  }
+    if (missing.empty()) {
+      found.path = ModelPath(cache, reference, *commit, selection);
+      found.lacks_tokenizer = LacksTokenizer(reference, selection);
+    } else {
+      found.missing = missing + " of commit " + *commit + " is missing";
+    }
+  });
+  if (unusable) return {{}, false, "commit " + *commit + ": " + unusable->what()};
+  return found;
+}
+
+bool IsUnreachable(const Error& error) {
+  return error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
 }
 
 // One pull, on a thread of its own so that the caller can report progress.
@@ -134,16 +143,17 @@ class Pull {
     if (!shared_.options.token.empty() && !shared_.endpoint.is_https) {
       spdlog::warn("hub_token_in_the_clear reason=\"HF_ENDPOINT is not https\"");
     }
-    try {
+    // Falls back only here: after the hub has described the current model, an older one is wrong.
+    const auto can_fall_back = [&](const Error& error) {
+      return fallback_.path && IsUnreachable(error);
+    };
+    const auto unreachable = ExceptionIf<Error>(can_fall_back, [&] {
       HttpClient client(shared_);
       info_ = FetchRepoInfo(client, reference_, PatienceForList());
-    } catch (const Error& error) {
-      // Falls back only here: after the hub has described the current model, an older one is wrong.
-      const bool is_unreachable =
-          error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
-      if (!fallback_.path || !is_unreachable) throw;
+    });
+    if (unreachable) {
       spdlog::warn("hub_unreachable model={} using=\"{}\" reason=\"{}\"", reference_.Text(),
-                   fallback_.path->string(), error.what());
+                   fallback_.path->string(), unreachable->what());
       if (fallback_.lacks_tokenizer) WarnOfNoTokenizer(reference_);
       return *fallback_.path;
     }
@@ -215,7 +225,7 @@ class Pull {
                  blob.location.identity.hex != identity.hex) {
         throw Error(ErrorCode::kDataLoss, EscapeJson(wanted[i].name) + " and " +
                                               EscapeJson(blob.file.name) +
-                                              " have one ETag and different contents");
+                                              " have the same ETag but different contents");
       }
       blob.names.push_back(wanted[i].name);
     }
@@ -247,7 +257,8 @@ class Pull {
       total += size;
       if (total > kMaxModelBytes) {
         throw Error(ErrorCode::kDataLoss,
-                    reference_.Text() + ": the hub lists more than " + HumanBytes(kMaxModelBytes));
+                    reference_.Text() + ": the hub lists files of more than " +
+                        HumanBytes(kMaxModelBytes) + " in total, which is the limit");
       }
       if (!absent) present += std::min<uint64_t>(partial, size);
     }
@@ -297,8 +308,8 @@ fs::path FindPulledModel(const HubReference& reference, const HubOptions& option
   }
   throw Error(ErrorCode::kNotFound,
               reference.Text() + " is not complete in " + options.cache_dir.string() +
-                  " and HF_HUB_OFFLINE forbids to fetch it: " + found.missing +
-                  "; unset it to pull the model, or name a directory that holds it");
+                  ", and HF_HUB_OFFLINE forbids downloads: " + found.missing +
+                  "; unset HF_HUB_OFFLINE to pull the model, or give the path of a local model");
 }
 
 fs::path PullModel(const HubReference& reference, const HubOptions& options,
@@ -353,23 +364,23 @@ std::string PulledPath(const std::string& path, const std::string& token) {
   if (path.empty() || fs::exists(path, absent)) return path;
   const std::optional<HubReference> reference = ParseHubReference(path);
   if (!reference) return path;
-  try {
+  const auto explain = [&](const Error& error) {
+    const bool is_unreachable = IsUnreachable(error);
+    return Error(error.code(),
+                 "model '" + path + "' is not a local path, and " +
+                     (is_unreachable ? "the hub is unreachable: " : "") + error.what() +
+                     (is_unreachable ? "; check the network and HF_ENDPOINT, or give the path of a "
+                                       "local model"
+                                     : ""));
+  };
+  return WithContext(explain, [&] {
     std::stop_source stop;
     HubOptions options = HubOptionsFromEnvironment();
     if (!token.empty()) options.token = token;
     return PullModel(*reference, options, StoppingOnSignals(ShowPullProgress(), stop),
                      stop.get_token())
         .string();
-  } catch (const Error& error) {
-    const bool is_unreachable =
-        error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kDeadlineExceeded;
-    throw Error(error.code(),
-                "model '" + path + "' is no path here, and " +
-                    (is_unreachable ? "the hub cannot be reached: " : "") + error.what() +
-                    (is_unreachable ? "; check the network and HF_ENDPOINT, or name a directory "
-                                      "that holds the model"
-                                    : ""));
-  }
+  });
 }
 
 }  // namespace tandem::engine

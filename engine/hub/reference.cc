@@ -150,7 +150,7 @@ FileSelection SelectGguf(const HubReference& reference, const std::vector<std::s
   if (found.empty()) {
     throw Error(ErrorCode::kNotFound,
                 reference.repo + " has no GGUF file '" + EscapeJson(reference.gguf) + "'; " +
-                    (all.empty() ? "it has none at all" : "it has " + Listed(all)));
+                    (all.empty() ? "it has no GGUF files" : "it has " + Listed(all)));
   }
   const std::string pattern = PartsPattern(found.front());
   std::vector<std::string> parts;
@@ -160,8 +160,8 @@ FileSelection SelectGguf(const HubReference& reference, const std::vector<std::s
   for (const std::string& name : found) {
     if (PartsPattern(name) != pattern) {
       throw Error(ErrorCode::kInvalidArgument, "'" + EscapeJson(reference.gguf) +
-                                                   "' means several files of " + reference.repo +
-                                                   ", name one: " + Listed(found));
+                                                   "' matches several files of " + reference.repo +
+                                                   "; name one of them: " + Listed(found));
     }
   }
   std::sort(parts.begin(), parts.end());
@@ -280,16 +280,15 @@ FileSelection SelectFiles(const HubReference& reference, const std::vector<std::
   if (!selection.weights.empty()) return selection;
 
   if (!ggufs.empty()) {
-    throw Error(ErrorCode::kNotFound, reference.repo +
-                                          " has no safetensors weights, but GGUF files; name one "
-                                          "as " +
-                                          reference.repo + ":FILE: " + Listed(ggufs));
+    throw Error(ErrorCode::kNotFound,
+                reference.repo + " has GGUF files but no safetensors weights; choose one as " +
+                    reference.repo + ":FILE from: " + Listed(ggufs));
   }
   if (!pickles.empty()) {
     throw Error(ErrorCode::kUnsupported,
-                reference.repo + " has its weights only as pickles (" + Listed(pickles) +
-                    "), which can run code when they are read; they are never fetched. Look for a "
-                    "revision or a repository with safetensors");
+                reference.repo + " has only pickled weights (" + Listed(pickles) +
+                    "), which are never fetched because reading them can run code; use a revision "
+                    "or repository with safetensors");
   }
   throw Error(ErrorCode::kNotFound, reference.repo +
                                         " has no weights: no .safetensors file among its " +
@@ -324,8 +323,10 @@ std::vector<std::string> ShardsOfIndex(std::string_view index_text, const std::s
     const std::string name = shard.is_string() ? shard.get<std::string>() : std::string();
     if (!IsSafeFileName(name) || name.find('/') != std::string::npos ||
         !name.ends_with(".safetensors")) {
-      throw Error(ErrorCode::kDataLoss, source + ": weight_map of '" + EscapeJson(tensor) +
-                                            "' must be the plain name of a .safetensors file");
+      throw Error(
+          ErrorCode::kDataLoss,
+          source + ": weight_map maps '" + EscapeJson(tensor) +
+              "' to an invalid file; it must be the name of a .safetensors file without a folder");
     }
     shards.insert(name);
   }

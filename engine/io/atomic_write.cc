@@ -62,7 +62,7 @@ class TemporaryGuard {
 };
 
 [[noreturn]] void ThrowExists(const std::filesystem::path& path) {
-  throw Error(ErrorCode::kAlreadyExists, path.string() + " exists already");
+  throw Error(ErrorCode::kAlreadyExists, path.string() + " already exists");
 }
 
 // A plain rename would replace an empty directory without an error.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
@@ -39,9 +40,7 @@ Json IdentityJson(const MappedFiles& mapped) {
 
 bool UnchangedSinceOpen(const MappedFiles& mapped) {
   return std::all_of(mapped.begin(), mapped.end(), [](const MappedFile* file) {
-    std::error_code absent;
-    return std::filesystem::exists(file->path(), absent) &&
-           file->CurrentIdentity() == file->identity();
+    return file->CurrentIdentity() == file->identity();
   });
 }
 
@@ -63,35 +62,37 @@ std::filesystem::path MemoPath(const std::filesystem::path& memo_dir, const Json
   return memo_dir / ("content-hash-" + key + ".json");
 }
 
+// Returns nullopt for a memo that is about other files, or of another version.
+std::optional<std::string> ParseMemo(const std::filesystem::path& path, const Json& files) {
+  constexpr size_t kMaxMemoBytes = size_t{1} << 20;
+  const Json memo = ParseUntrustedJson(ReadWholeFile(path, kMaxMemoBytes), path.string());
+  if (!memo.is_object() || memo.value("version", Json()) != kMemoVersion) return std::nullopt;
+  if (memo.value("files", Json()) != files) return std::nullopt;
+  std::string hash = JsonStringOr(memo, "sha256", "", path.string());
+  const bool well_formed =
+      hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
+  return well_formed ? std::optional(std::move(hash)) : std::nullopt;
+}
+
 // Returns nullopt for a memo that is absent, broken or about other files.
 std::optional<std::string> ReadMemo(const std::filesystem::path& path, const Json& files) {
-  constexpr size_t kMaxMemoBytes = size_t{1} << 20;
   std::error_code ignored;
   if (!std::filesystem::is_regular_file(path, ignored)) return std::nullopt;
-  try {
-    const Json memo = ParseUntrustedJson(ReadWholeFile(path, kMaxMemoBytes), path.string());
-    if (!memo.is_object() || memo.value("version", Json()) != kMemoVersion) return std::nullopt;
-    if (memo.value("files", Json()) != files) return std::nullopt;
-    std::string hash = JsonStringOr(memo, "sha256", "", path.string());
-    const bool well_formed =
-        hash.size() == 64 && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-    return well_formed ? std::optional(std::move(hash)) : std::nullopt;
-  } catch (const Error& error) {
-    spdlog::debug("content_hash memo={} ignored: {}", path.string(), error.what());
-    return std::nullopt;
-  }
+  std::optional<std::string> hash;
+  const auto broken = ErrorOf([&] { hash = ParseMemo(path, files); });
+  if (broken) spdlog::debug("content_hash memo={} ignored: {}", path.string(), broken->what());
+  return hash;
 }
 
 void WriteMemo(const std::filesystem::path& path, const Json& files, const std::string& hash) {
-  try {
-    std::error_code ignored;  // WriteFileAtomically reports it
-    std::filesystem::create_directories(path.parent_path(), ignored);
+  std::error_code ignored;  // WriteFileAtomically reports it
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  const auto error = ErrorOf([&] {
     WriteFileAtomically(
         path, Json{{"version", kMemoVersion}, {"sha256", hash}, {"files", files}}.dump(2) + "\n");
-  } catch (const Error& error) {
-    // Without a memo the next start hashes again.
-    spdlog::debug("content_hash memo={} not written: {}", path.string(), error.what());
-  }
+  });
+  // Without a memo the next start hashes again.
+  if (error) spdlog::debug("content_hash memo={} not written: {}", path.string(), error->what());
 }
 
 Sha256Digest DigestOf(const WeightFile& file, const std::function<void()>& between_pieces) {

@@ -15,6 +15,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// JSON text has no binary values, so they are free to hold digits.
+constexpr uint8_t kWideIntegerSubtype = 1;
+
 // Builds the tree. nlohmann's own builder searches for an equal name at every insertion (quadratic
 // in a hostile object) and keeps only one of two equal names.
 class TreeBuilder : public JsonHandler {
@@ -37,6 +40,10 @@ class TreeBuilder : public JsonHandler {
   void Unsigned(uint64_t value) override { Add(value); }
   void Integer(int64_t value) override { Add(value); }
   void Float(double value) override { Add(value); }
+  void WideInteger(const std::string& digits, double nearest) override {
+    if (!limits_.keep_wide_integers) return Float(nearest);
+    Add(Json::binary({digits.begin(), digits.end()}, kWideIntegerSubtype));
+  }
   void Bool(bool value) override { Add(value); }
   void Null() override { Add(nullptr); }
 
@@ -56,7 +63,7 @@ class TreeBuilder : public JsonHandler {
     }
     auto& object = open_.back()->get_ref<Json::object_t&>();
     if (static_cast<int64_t>(object.size()) >= limits_.max_names) {
-      Fail("an object with more than " + std::to_string(limits_.max_names) + " names");
+      Fail("an object with more than " + std::to_string(limits_.max_names) + " fields");
     }
     // Appends to the vector below the ordered map, without its search for an equal name.
     return &object.emplace_back(std::move(name_), std::move(value)).second;
@@ -69,7 +76,7 @@ class TreeBuilder : public JsonHandler {
     std::sort(names.begin(), names.end());
     const auto twin = std::adjacent_find(names.begin(), names.end());
     if (twin != names.end()) {
-      Fail("duplicate name " + Quoted(*twin) + " in the object that ends");
+      Fail("duplicate name " + Quoted(*twin) + " in the object that ends here");
     }
   }
 
@@ -89,7 +96,7 @@ class TreeBuilder : public JsonHandler {
 // set".
 const Json* FindField(const Json& object, const char* field, const std::string& source) {
   if (!object.is_object()) {
-    throw Error(ErrorCode::kDataLoss, source + ": expected a JSON object around field '" +
+    throw Error(ErrorCode::kDataLoss, source + ": expected a JSON object with field '" +
                                           std::string(field) + "', got " + object.type_name());
   }
   const auto found = object.find(field);
@@ -137,6 +144,17 @@ Json ParseUntrustedJson(std::string_view text, const std::string& source,
   TreeBuilder builder(limits);
   ParseJsonEvents(text, source, limits.max_depth, builder);
   return builder.Take();
+}
+
+std::optional<std::string> WideIntegerDigits(const Json& value) {
+  if (!value.is_binary() || value.get_binary().subtype() != kWideIntegerSubtype)
+    return std::nullopt;
+  const Json::binary_t& digits = value.get_binary();
+  return std::string(digits.begin(), digits.end());
+}
+
+bool IsString(const Json& value, std::string_view text) {
+  return value.is_string() && value.get_ref<const std::string&>() == text;
 }
 
 int64_t JsonInt(const Json& object, const char* field, int64_t min, int64_t max,

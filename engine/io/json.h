@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,14 @@ struct JsonLimits {
   int max_depth = 64;                                        // nesting levels
   int64_t max_names = std::numeric_limits<int64_t>::max();   // names in one object
   int64_t max_values = std::numeric_limits<int64_t>::max();  // values in the whole text
+  // Keeps the digits of integers outside 64 bits (see WideIntegerDigits) in place of the nearest
+  // double. Such a tree is for templates only: nothing else reads these values.
+  bool keep_wide_integers = false;
 };
+
+// The digits of an integer outside 64 bits that `keep_wide_integers` kept; nullopt for other
+// values.
+std::optional<std::string> WideIntegerDigits(const nlohmann::ordered_json& value);
 
 // Parses untrusted JSON. Rejects invalid UTF-8, control characters, NaN, numbers beyond a double,
 // trailing text, duplicate names, and nesting deeper than `max_depth` (before building anything).
@@ -24,6 +32,10 @@ nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::stri
 // Checks more bounds. The message names the bound that the text exceeds.
 nlohmann::ordered_json ParseUntrustedJson(std::string_view text, const std::string& source,
                                           const JsonLimits& limits);
+
+// Whether the value is this string. nlohmann's own comparison with a literal builds a value inside
+// a noexcept function, so a failed allocation would end the process.
+bool IsString(const nlohmann::ordered_json& value, std::string_view text);
 
 // Field access for config files. Each throws kDataLoss naming source and field when the value has
 // the wrong type or lies outside [min, max]. `…Or` returns the fallback (unchecked) when the field

@@ -78,7 +78,10 @@ class Adapter {
   bool boolean(bool value) { return handler_.Bool(value), true; }
   bool number_integer(int64_t value) { return handler_.Integer(value), true; }
   bool number_unsigned(uint64_t value) { return handler_.Unsigned(value), true; }
-  bool number_float(double value, const std::string&) { return handler_.Float(value), true; }
+  bool number_float(double value, const std::string& text) {
+    const bool is_integer = text.find_first_of(".eE") == std::string::npos;
+    return is_integer ? handler_.WideInteger(text, value) : handler_.Float(value), true;
+  }
   bool string(std::string& value) { return handler_.String(value), true; }
   bool binary(nlohmann::json::binary_t&) { return false; }
   bool start_object(size_t) { return handler_.StartObject(), true; }

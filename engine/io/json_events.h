@@ -25,6 +25,9 @@ class JsonHandler {
   virtual void Unsigned(uint64_t /*value*/) { Fail("unexpected number"); }
   virtual void Integer(int64_t /*value*/) { Fail("unexpected negative number"); }
   virtual void Float(double /*value*/) { Fail("unexpected fractional number"); }
+  // An integer outside 64 bits: its text, and the nearest double, which the default passes to
+  // Float.
+  virtual void WideInteger(const std::string& /*digits*/, double nearest) { Float(nearest); }
   virtual void Bool(bool /*value*/) { Fail("unexpected boolean"); }
   virtual void Null() { Fail("unexpected null"); }
 

@@ -70,28 +70,27 @@ std::shared_ptr<const MappedFile> MappedFile::Open(const std::filesystem::path& 
   return mapped;
 }
 
-FileIdentity MappedFile::CurrentIdentity() const {
+std::optional<FileIdentity> MappedFile::CurrentIdentity() const {
   struct stat status {};
-  if (stat(path_.c_str(), &status) != 0) ThrowSystemError("inspect", path_, errno);
+  if (stat(path_.c_str(), &status) != 0) return std::nullopt;
   return IdentityOf(status);
 }
 
 void MappedFile::CheckUnchanged() const {
   const std::string advice =
-      "; copy model files under another name, rename them when they are complete, and load again";
+      "; write new model files under another name, rename them when they are complete, then load "
+      "the model again";
   if (is_damaged()) {
-    throw Error(ErrorCode::kDataLoss, path_.string() +
-                                          " was cut short or could not be read while it "
-                                          "was in use" +
-                                          advice);
+    throw Error(
+        ErrorCode::kDataLoss,
+        path_.string() + " was truncated or became unreadable while it was in use" + advice);
   }
-  struct stat status {};
-  if (stat(path_.c_str(), &status) != 0) return;  // removed: the mapping keeps the bytes
-  const FileIdentity now = IdentityOf(status);
-  if (now.device != identity_.device || now.inode != identity_.inode || now == identity_) return;
+  const std::optional<FileIdentity> now = CurrentIdentity();
+  if (!now) return;  // removed: the mapping keeps the bytes
+  if (now->device != identity_.device || now->inode != identity_.inode || now == identity_) return;
   throw Error(ErrorCode::kDataLoss, path_.string() + " changed while it was in use (it had " +
                                         std::to_string(identity_.bytes) + " bytes, now " +
-                                        std::to_string(now.bytes) + ")" + advice);
+                                        std::to_string(now->bytes) + ")" + advice);
 }
 
 void MappedFile::LetGo(std::span<const std::byte> part) const {

@@ -36,9 +36,10 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   const std::filesystem::path& path() const { return path_; }
-  // Identity at Open, and of the file that is now under the same path (throws kNotFound).
+  // Identity at Open, and of the file that is now under the same path: nullopt when there is none,
+  // or when it cannot be inspected.
   const FileIdentity& identity() const { return identity_; }
-  FileIdentity CurrentIdentity() const;
+  std::optional<FileIdentity> CurrentIdentity() const;
   // Whether a page could not be read; its bytes are zeros.
   bool is_damaged() const { return watch_ && watch_->is_damaged(); }
   // Throws kDataLoss when the file was changed in place since Open, or is damaged: the bytes read

@@ -20,8 +20,9 @@ constinit std::array<MappingWatch::Slot, MappingWatch::kMaxWatches> g_slots;
 constinit std::atomic<size_t> g_n_slots{0};  // slots at or above were never used
 constinit std::mutex g_mutex;                // guards g_taken and g_next
 constinit std::array<bool, MappingWatch::kMaxWatches> g_taken{};
-constinit size_t g_next = 0;  // start of the search for a free slot
-struct sigaction g_previous;  // written before the handler can run
+constinit std::atomic<bool> g_survives{false};  // whether the handler is installed
+constinit size_t g_next = 0;                    // start of the search for a free slot
+struct sigaction g_previous;                    // written before the handler can run
 
 // Replaces the rest of the range by zeros. A truncation loses all of it, and one mapping per page
 // would reach the kernel's limit. mmap is a plain system call, so a signal handler may use it.
@@ -56,7 +57,8 @@ void OnBusError(int signal, siginfo_t* info, void*) {
 
 }  // namespace
 
-MappingWatch::Slot& MappingWatch::Take() {
+MappingWatch::Slot* MappingWatch::Take() {
+  if (!g_survives.load()) return nullptr;
   const std::lock_guard lock(g_mutex);
   for (size_t tried = 0; tried < kMaxWatches; ++tried) {
     const size_t i = g_next;
@@ -66,24 +68,26 @@ MappingWatch::Slot& MappingWatch::Take() {
     if (i >= g_n_slots.load(std::memory_order_relaxed)) {
       g_n_slots.store(i + 1, std::memory_order_release);
     }
-    return g_slots[i];
+    return &g_slots[i];
   }
-  throw Error(ErrorCode::kResourceExhausted,
-              "more than " + std::to_string(kMaxWatches) + " files are mapped at once");
+  throw Error(ErrorCode::kUnavailable, "the process maps " + std::to_string(kMaxWatches) +
+                                           " files, which is the limit: unload a model");
 }
 
 MappingWatch::MappingWatch(std::span<const std::byte> range) : slot_(Take()) {
+  if (slot_ == nullptr) return;
   const auto begin = reinterpret_cast<uintptr_t>(range.data());
   TANDEM_CHECK(begin % kFaultPageBytes == 0 && range.size() % kFaultPageBytes == 0);
-  slot_.damaged.store(false, std::memory_order_relaxed);
-  slot_.begin.store(begin, std::memory_order_relaxed);
-  slot_.end.store(begin + range.size(), std::memory_order_release);
+  slot_->damaged.store(false, std::memory_order_relaxed);
+  slot_->begin.store(begin, std::memory_order_relaxed);
+  slot_->end.store(begin + range.size(), std::memory_order_release);
 }
 
 MappingWatch::~MappingWatch() {
-  slot_.end.store(0, std::memory_order_release);
+  if (slot_ == nullptr) return;
+  slot_->end.store(0, std::memory_order_release);
   const std::lock_guard lock(g_mutex);
-  g_taken[static_cast<size_t>(&slot_ - g_slots.data())] = false;
+  g_taken[static_cast<size_t>(slot_ - g_slots.data())] = false;
 }
 
 void SurviveMappingFaults() {
@@ -95,6 +99,7 @@ void SurviveMappingFaults() {
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     TANDEM_CHECK(sigaction(SIGBUS, &action, nullptr) == 0);
+    g_survives.store(true);
   });
 }
 

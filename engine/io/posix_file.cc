@@ -9,6 +9,8 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/disk_full.h"
+
 namespace tandem::engine {
 
 FileDescriptor::~FileDescriptor() {
@@ -34,7 +36,8 @@ void ThrowSystemError(const char* verb, const std::filesystem::path& path, int e
   const bool absent = error_number == ENOENT || error_number == ENOTDIR;
   throw Error(absent ? ErrorCode::kNotFound : ErrorCode::kIo,
               std::string("could not ") + verb + " " + path.string() + ": " +
-                  std::system_category().message(error_number));
+                  std::system_category().message(error_number))
+      .WithReason(IsDiskFull(error_number) ? kDiskFullReason : "");
 }
 
 FileDescriptor OpenRegularFile(const std::filesystem::path& path, struct stat& status) {
@@ -52,7 +55,7 @@ FileDescriptor OpenRegularFile(const std::filesystem::path& path, struct stat& s
 FileDescriptor CreateNewFile(const std::filesystem::path& path) {
   FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
   if (file.get() < 0 && errno == EEXIST) {
-    throw Error(ErrorCode::kAlreadyExists, path.string() + " exists already");
+    throw Error(ErrorCode::kAlreadyExists, path.string() + " already exists");
   }
   if (file.get() < 0) ThrowSystemError("create", path, errno);
   return file;
@@ -87,7 +90,9 @@ void ReadAllAt(const FileDescriptor& file, std::span<std::byte> bytes, int64_t o
     const ssize_t got = pread(file.get(), bytes.data(), bytes.size(), offset);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) ThrowSystemError("read", path, errno);
-    if (got == 0) throw Error(ErrorCode::kIo, "could not read " + path.string() + ": it ends");
+    if (got == 0)
+      throw Error(ErrorCode::kIo,
+                  "could not read " + path.string() + ": the file is shorter than expected");
     bytes = bytes.subspan(static_cast<size_t>(got));
     offset += got;
   }
@@ -105,6 +110,13 @@ void Sync(const FileDescriptor& file, const std::filesystem::path& path) {
   while (fsync(file.get()) != 0) {
     if (errno != EINTR) ThrowSystemError("sync", path, errno);
   }
+}
+
+int64_t FreeDiskBytes(const std::filesystem::path& dir) {
+  constexpr auto kMost = static_cast<uintmax_t>(INT64_MAX);
+  std::error_code unknown;
+  const uintmax_t free = std::filesystem::space(dir, unknown).available;
+  return static_cast<int64_t>(unknown ? kMost : std::min(free, kMost));
 }
 
 void SyncPath(const std::filesystem::path& path) {

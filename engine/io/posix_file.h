@@ -33,7 +33,7 @@ class FileDescriptor {
 };
 
 // Throws "could not <verb> <path>: <errno's text>" as kIo, or as kNotFound for ENOENT and ENOTDIR.
-// Throws std::bad_alloc for ENOMEM.
+// A full disk has the reason kDiskFullReason. Throws std::bad_alloc for ENOMEM.
 [[noreturn]] void ThrowSystemError(const char* verb, const std::filesystem::path& path,
                                    int error_number);
 
@@ -55,6 +55,8 @@ void ReadAllAt(const FileDescriptor& file, std::span<std::byte> bytes, int64_t o
 // shows now.
 void Reserve(const FileDescriptor& file, int64_t bytes, const std::filesystem::path& path);
 void Sync(const FileDescriptor& file, const std::filesystem::path& path);
+// Bytes of the disk below `dir` that this process may still write; INT64_MAX when unknown.
+int64_t FreeDiskBytes(const std::filesystem::path& dir);
 // fsyncs the existing file or directory at `path`.
 void SyncPath(const std::filesystem::path& path);
 

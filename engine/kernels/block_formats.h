@@ -30,6 +30,9 @@ namespace tandem::engine {
 //   [16 lanes] f16 d, [16 lanes] f16 dmin, [8 groups] of [16 lanes] u8 s, [16 lanes] u8 m
 // A byte for six bits costs 2.8 % more reads than Q4_K itself, and only one conversion to widen.
 enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K, kInt6 };
+// All formats in the enum's order. Each kernel table gets one product for each.
+inline constexpr BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
+                                                BlockFormat::kInt4K, BlockFormat::kInt6};
 
 // Raise it when the same weights get different bytes.
 inline constexpr uint32_t kBlockLayoutVersion = 1;

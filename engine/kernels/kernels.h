@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -235,17 +236,10 @@ struct TypedKernels {
 // The kernels of weights in blocks; the integers are the same for every compute dtype.
 struct BlockKernels {
   void (*quantize_rows)(const QuantizeRowsArgs&) noexcept;
-  void (*matmul_int8)(const BlockMatMulArgs&) noexcept;
-  void (*matmul_int4)(const BlockMatMulArgs&) noexcept;
-  void (*matmul_q4_k)(const BlockMatMulArgs&) noexcept;
-  void (*matmul_int6)(const BlockMatMulArgs&) noexcept;
+  void (*matmuls[std::size(kBlockFormats)])(const BlockMatMulArgs&) noexcept;  // as kBlockFormats
 
   // REQUIRES: a format.
-  auto matmul(BlockFormat format) const {
-    if (format == BlockFormat::kInt4K) return matmul_q4_k;
-    if (format == BlockFormat::kInt6) return matmul_int6;
-    return format == BlockFormat::kInt8 ? matmul_int8 : matmul_int4;
-  }
+  auto matmul(BlockFormat format) const { return matmuls[static_cast<size_t>(format) - 1]; }
 };
 
 struct KernelTable {
@@ -254,7 +248,7 @@ struct KernelTable {
 
   TypedKernels<float> f32;
   TypedKernels<Bf16> bf16;
-  BlockKernels blocks;
+  const BlockKernels* blocks;
 
   // Merges the softmax states into `into`; `from` has the later keys.
   void (*attention_merge)(const AttentionState& into, const AttentionState& from) noexcept;

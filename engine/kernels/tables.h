@@ -23,22 +23,10 @@ extern const KernelTable kTableVnni;
 
 // The block kernels that the AVX-512 tables choose from.
 namespace avx512_widen {
-void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
-void MatMulInt8(const BlockMatMulArgs& args) noexcept;
-void MatMulInt4(const BlockMatMulArgs& args) noexcept;
-void MatMulQ4K(const BlockMatMulArgs& args) noexcept;
-void MatMulInt6(const BlockMatMulArgs& args) noexcept;
-inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4, MatMulQ4K,
-                                         MatMulInt6};
-}  // namespace avx512_widen
+extern const BlockKernels kBlocks;
+}
 namespace avx512_vnni {
-void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept;
-void MatMulInt8(const BlockMatMulArgs& args) noexcept;
-void MatMulInt4(const BlockMatMulArgs& args) noexcept;
-void MatMulQ4K(const BlockMatMulArgs& args) noexcept;
-void MatMulInt6(const BlockMatMulArgs& args) noexcept;
-inline constexpr BlockKernels kBlocks = {QuantizeBlockRows, MatMulInt8, MatMulInt4, MatMulQ4K,
-                                         MatMulInt6};
-}  // namespace avx512_vnni
+extern const BlockKernels kBlocks;
+}
 
 }  // namespace tandem::engine

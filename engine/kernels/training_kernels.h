@@ -54,12 +54,11 @@ struct ActivateBackwardArgs {
 };
 
 // One row of dropout. The keep decisions are Philox4x32-10(key, counter) with counter (position,
-// epoch << 16 ^ op, sample low, sample high + channel / 4).
+// op, sample low, sample high + channel / 4). Samples of different epochs have different numbers.
 struct DropoutArgs {
   const float* x;
   int64_t cols;
   uint64_t seed;
-  uint32_t epoch;
   uint32_t op;
   uint64_t sample;
   uint32_t position;

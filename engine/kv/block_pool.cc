@@ -9,8 +9,9 @@ namespace tandem::engine {
 
 BlockPool::BlockPool(int64_t capacity_blocks) {
   if (capacity_blocks < 0 || capacity_blocks > std::numeric_limits<int32_t>::max()) {
-    throw Error(ErrorCode::kInvalidArgument, "a block pool holds 0 to 2147483647 blocks, got " +
-                                                 std::to_string(capacity_blocks));
+    throw Error(ErrorCode::kInvalidArgument,
+                "the number of blocks of a block pool must be in [0, 2147483647], got " +
+                    std::to_string(capacity_blocks));
   }
   entries_.resize(static_cast<size_t>(capacity_blocks));
   // Pushed to the front one by one, so the first allocation is block 0.

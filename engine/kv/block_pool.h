@@ -6,12 +6,9 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/tensor/kv_block.h"
 
 namespace tandem::engine {
-
-// Tokens per KV block. engine/ops has the same number as kKvBlockTokens, next to the block's
-// layout, because this room may not include ops. serving_ops.cc asserts that they agree.
-inline constexpr int64_t kTokensPerBlock = 16;
 
 // Counts references to KV blocks; never touches their bytes. Engine thread only. A block with
 // references is in use. A block without references is free, but may hold cached keys and values

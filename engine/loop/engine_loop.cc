@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
@@ -27,6 +28,19 @@ constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
 constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(10);
 constexpr const char* kOutOfMemory = "not enough memory for this request";
 constexpr const char* kOutOfMemoryReason = "out_of_memory";
+
+// Runs `action` and reports an exception with fail(code, message). Needs no memory to report that
+// there is none.
+template <class Action, class Fail>
+void Contain(const Action& action, const Fail& fail) {
+  std::optional<Error> error;
+  bool has_memory = true;
+  const std::exception_ptr other =
+      FaultOf([&] { has_memory = HasMemoryFor([&] { error = ErrorOf(action); }); });
+  if (other != nullptr) has_memory = HasMemoryFor([&] { error = ToError(other); });
+  if (!has_memory) return fail(ErrorCode::kUnavailable, kOutOfMemory);
+  if (error) fail(error->code(), error->what());
+}
 
 // Cached keys and values are reused only by the arithmetic that computed them. The model's
 // fingerprint names weights and compute dtype, which is also the KV dtype.
@@ -114,7 +128,7 @@ void EngineLoop::ReleaseIdleMemory() {
   kv_->Discard();
   ::malloc_trim(0);
   ++stats_.idle_releases_total;
-  spdlog::debug("idle engine returned the memory of keys and values bytes={}", kv_->bytes());
+  spdlog::debug("idle engine released key and value memory bytes={}", kv_->bytes());
 }
 
 void EngineLoop::Drain() {
@@ -135,14 +149,12 @@ void EngineLoop::Handle(SubmitCommand command) {
   ++n_taken_;
   const uint64_t client = command.request.client;
   std::shared_ptr<EventSink> sink;
-  try {
-    sink = std::make_shared<EventSink>(std::move(command.sink));
-    Admit(command.id, std::move(command.request), sink);
-  } catch (const std::bad_alloc&) {
-    RefuseSubmission(command.id, client, sink, kOutOfMemory);
-  } catch (const std::exception& error) {
-    RefuseSubmission(command.id, client, sink, error.what());
-  }
+  Contain(
+      [&] {
+        sink = std::make_shared<EventSink>(std::move(command.sink));
+        Admit(command.id, std::move(command.request), sink);
+      },
+      [&](ErrorCode, const char* why) { RefuseSubmission(command.id, client, sink, why); });
 }
 
 // If there is no memory for the event, destroying the sink tells its owner that the request is
@@ -168,10 +180,10 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
   active->sink = std::move(sink);
   active->prompt_len = static_cast<int64_t>(request.prompt.size());
 
+  request.stop.max_new_tokens =
+      std::min(request.stop.max_new_tokens, model_.max_model_len - active->prompt_len);
   ChoiceOutput::Options output;
   output.stop = request.stop;
-  output.max_new_tokens =
-      std::min(request.stop.max_new_tokens, model_.max_model_len - active->prompt_len);
   if (!request.stop.ignore_end_tokens) output.end_tokens = model_.end_tokens;
   output.tokenizer = model_.tokenizer.get();
   output.skip_special_tokens = request.skip_special_tokens;
@@ -241,7 +253,8 @@ void EngineLoop::ExpireDeadlines() {
         {.outcome = RequestFinished::Outcome::kFailed,
          .code = ErrorCode::kDeadlineExceeded,
          .message = deadline && *deadline <= now ? "the request did not finish before its deadline"
-                                                 : "the request waited too long for its turn"});
+                                                 : "the request reached its queue deadline before "
+                                                   "it could start (--queue-timeout)"});
   }
 }
 
@@ -271,42 +284,42 @@ std::chrono::milliseconds EngineLoop::TimeToSleep() const {
 // Returns false when there was nothing to do.
 bool EngineLoop::Step() {
   step_requests_.clear();
+  bool has_work = true;
   // Internal errors and lack of memory end the requests of this step; the loop continues.
-  try {
-    const BatchPlan* made = nullptr;
-    if (!HasMemoryFor([&] { made = &scheduler_->Plan(); })) {
-      FailNewest();
-      return true;
-    }
-    const BatchPlan& plan = *made;
-    if (plan.slices.empty()) return false;
-    step_began_ = Clock::now();
-    for (const PlannedSlice& slice : plan.slices) {
-      step_requests_.push_back(slice.sequence->request);
-      Active& active = *Find(slice.sequence->request);
-      if (!active.started) active.started = step_began_;
-    }
-    histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
-    CollectSlices(plan);
-    runner_->Forward(plan.copies, slices_);
-    if (model_.model->is_damaged()) {
-      FailModel();
-      return true;
-    }
-    ScorePrompts();
-    scheduler_->Commit();
-    SampleAndTake();
-#ifndef NDEBUG
-    scheduler_->CheckInvariants();
-#endif
-  } catch (const std::bad_alloc&) {
-    FailStep(ErrorCode::kUnavailable, kOutOfMemory);
-  } catch (const Error& error) {
-    FailStep(error.code(), error.what());
-  } catch (const std::exception& error) {
-    FailStep(ErrorCode::kInternal, error.what());
+  Contain([&] { has_work = PlanAndRun(); },
+          [&](ErrorCode code, const char* why) { FailStep(code, why); });
+  return has_work;
+}
+
+// Returns false when there was nothing to do.
+bool EngineLoop::PlanAndRun() {
+  const BatchPlan* made = nullptr;
+  if (!HasMemoryFor([&] { made = &scheduler_->Plan(); })) {
+    FailNewest();
+    return true;
   }
+  const BatchPlan& plan = *made;
+  if (plan.slices.empty()) return false;
   ++stats_.steps_total;
+  step_began_ = Clock::now();
+  for (const PlannedSlice& slice : plan.slices) {
+    step_requests_.push_back(slice.sequence->request);
+    Active& active = *Find(slice.sequence->request);
+    if (!active.started) active.started = step_began_;
+  }
+  histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
+  CollectSlices(plan);
+  runner_->Forward(plan.copies, slices_);
+  if (model_.model->is_damaged()) {
+    FailModel();
+    return true;
+  }
+  ScorePrompts();
+  scheduler_->Commit();
+  SampleAndTake();
+#ifndef NDEBUG
+  scheduler_->CheckInvariants();
+#endif
   return true;
 }
 
@@ -420,8 +433,9 @@ void EngineLoop::TakeToken(Active& active, Sampled who, StepRunner::Job& job) {
     const bool forbids = !active.request.sampling.logit_bias.empty();
     End(who.request, {.outcome = RequestFinished::Outcome::kFailed,
                       .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
-                      .message = forbids ? "logit_bias leaves no token that could be chosen"
-                                         : "the model's logits are not numbers"});
+                      .message = forbids ? "logit_bias excludes every token: allow at least one"
+                                         : "the model produced logits that are not finite numbers; "
+                                           "its weights may be damaged"});
     return;
   }
   Choice& choice = active.choices[static_cast<size_t>(who.choice)];
@@ -514,12 +528,11 @@ void EngineLoop::FailStep(ErrorCode code, std::string_view message) {
 // Zeros replaced weights: neither this step's results nor any later step's may leave.
 void EngineLoop::FailModel() {
   spdlog::error(
-      "model_damaged requests={} reason=\"the packed file was cut short or "
-      "could not be read while it was mapped\" path={}",
+      "model_damaged requests={} reason=\"the packed file was truncated or became unreadable while "
+      "it was mapped\" path={}",
       active_.size(), model_.model->packed_path().string());
   const std::string message =
-      "the model's weights could not be read from disk; it is being unloaded and must be loaded "
-      "again";
+      "the model's weights became unreadable on disk; the server unloads the model, load it again";
   status_.SetFailed(message);
   Handle(EndAllCommand{message, "model_damaged"});
 }

@@ -105,6 +105,7 @@ class EngineLoop {
   std::chrono::milliseconds TimeToSleep() const;
 
   bool Step();
+  bool PlanAndRun();
   void ReleaseIdleMemory();
   void CollectSlices(const BatchPlan& plan);
   void ScorePrompts();

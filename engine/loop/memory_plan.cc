@@ -97,14 +97,14 @@ int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, int64_t m
   const int64_t per_sequence = BlocksPerSequence(max_model_len);
 
   int64_t bytes = options.kv_cache_bytes;
-  std::string source = "the KV cache";
+  std::string source = "the memory reserved for the KV cache";
   if (bytes == 0) {
     const int64_t budget =
         options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryBudgetBytes();
     bytes = std::max<int64_t>(0, budget - model.weight_bytes() - scratch_bytes);
     source = "the memory budget of " + BytesText(budget) + " minus " +
              BytesText(model.weight_bytes()) + " of weights and " + BytesText(scratch_bytes) +
-             " of scratch";
+             " of scratch memory";
   }
   int64_t n_blocks = std::min<int64_t>(bytes / block_bytes, std::numeric_limits<int32_t>::max());
   if (options.kv_cache_bytes == 0) {
@@ -115,7 +115,7 @@ int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, int64_t m
                 source + " leaves " + BytesText(bytes) +
                     " for keys and values, but one sequence of " + std::to_string(max_model_len) +
                     " tokens needs " + BytesText(per_sequence * block_bytes) +
-                    ": raise --memory or lower --max-model-len");
+                    "; raise --memory or lower --max-model-len");
   }
   spdlog::info("kv cache blocks={} tokens={} bytes={} max_model_len={}", n_blocks,
                n_blocks * kTokensPerBlock, n_blocks * block_bytes, max_model_len);

@@ -57,7 +57,7 @@ std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob 
   }
   waiting_.push_back({token, std::move(logprob), text_end, unfinished_character});
 
-  const bool at_limit = n_tokens_ >= options_.max_new_tokens;
+  const bool at_limit = n_tokens_ >= options_.stop.max_new_tokens;
   if (!ends_at_token && !stop_string && !at_limit) return std::nullopt;
   // The choice is over: flush an incomplete character.
   if (detokenizer_ && !stop_string) stop_string = Feed(detokenizer_->Flush());

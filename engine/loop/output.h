@@ -23,8 +23,7 @@ class ChoiceOutput {
  public:
   struct Options {
     int choice = 0;
-    StopSpec stop;
-    int64_t max_new_tokens = 0;       // the request's, bounded by the context
+    StopSpec stop;                    // max_new_tokens is bounded by the context
     std::vector<TokenId> end_tokens;  // the model's; empty when the request ignores them
     const Tokenizer* tokenizer = nullptr;
     bool skip_special_tokens = true;

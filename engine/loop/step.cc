@@ -1,17 +1,15 @@
 #include "engine/loop/step.h"
 
-#include <exception>
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/parallel_for.h"
 #include "engine/kv/block_pool.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/softmax.h"
 #include "engine/sampling/logprobs.h"
 
 namespace tandem::engine {
-
-static_assert(kTokensPerBlock == kKvBlockTokens, "scheduler and attention count the same blocks");
 
 StepRunner::StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv,
                        int64_t max_rows, int64_t max_logit_rows)
@@ -71,19 +69,10 @@ void StepRunner::Run(std::span<Job> jobs) {
     for (Job& job : jobs) RunJob(job, scratch_[0]);
     return;
   }
-  // Workers must not throw; lack of memory in a worker fails this step.
-  std::vector<std::exception_ptr> failures(jobs.size());
-  ops_.pool().ParallelFor(n_jobs, [&](int64_t index, int worker) {
-    const auto i = static_cast<size_t>(index);
-    try {
-      RunJob(jobs[i], scratch_[static_cast<size_t>(worker)]);
-    } catch (...) {
-      failures[i] = std::current_exception();
-    }
+  // Lack of memory in a worker fails this step.
+  RunAll(ops_.pool(), n_jobs, [&](int64_t i, int worker) {
+    RunJob(jobs[static_cast<size_t>(i)], scratch_[static_cast<size_t>(worker)]);
   });
-  for (const std::exception_ptr& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
 }
 
 void StepRunner::RunJob(Job& job, SamplerScratch& scratch) const {

@@ -31,8 +31,8 @@ void CheckShape(const LoraAdapter& files, const std::string& name, const ConstTe
                 int64_t rows, int64_t cols, const WeightSpec& spec) {
   if (tensor.shape[0] == rows && tensor.shape[1] == cols) return;
   throw Error(ErrorCode::kDataLoss, files.name() + ": tensor " + Quoted(name) + " has shape " +
-                                        Shape(tensor.shape[0], tensor.shape[1]) + ", '" +
-                                        spec.name + "' of the base model asks for " +
+                                        Shape(tensor.shape[0], tensor.shape[1]) + ", but '" +
+                                        spec.name + "' of the base model needs " +
                                         Shape(rows, cols));
 }
 
@@ -41,7 +41,7 @@ void CheckFinite(const LoraAdapter& files, const std::string& name, const ConstT
   ConvertToF32(tensor, values);
   if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
   throw Error(ErrorCode::kDataLoss,
-              files.name() + ": tensor " + Quoted(name) + " holds values that are not finite");
+              files.name() + ": tensor " + Quoted(name) + " contains values that are not finite");
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& fam
       const char* why = " belongs to no linear layer of the base model";
       if (found != by_path.end()) {
         why = linear[found->second]
-                  ? " belongs to a layer that has an adapter under another name already"
+                  ? " belongs to a layer that already has an adapter under another name"
                   : " adapts an embedding or the head, which is not supported";
       }
       throw Error(ErrorCode::kDataLoss, files.name() + ": tensor " + Quoted(module.a_name) + why);
@@ -96,7 +96,8 @@ std::vector<int32_t> FindModules(const LoraAdapter& files, const FamilySpec& fam
     for (const std::string_view end : PathEnds(path)) {
       if (missing.find(end) == missing.end()) continue;
       throw Error(ErrorCode::kDataLoss, files.name() + ": field 'target_modules' names " +
-                                            Quoted(end) + ", of which there is no tensor");
+                                            Quoted(end) +
+                                            ", but the adapter has no tensors for it");
     }
   }
   return weights;
@@ -160,20 +161,20 @@ std::shared_ptr<const Adapter> Adapter::Load(const LoraAdapter& files,
 std::vector<std::string> Adapter::BaseDifferences() const {
   std::vector<std::string> differences;
   if (!origin_.base_hash.empty() && origin_.base_hash != base_->content_hash()) {
-    differences.push_back("trained beside other weights: " + Quoted(origin_.base_model) +
-                          " with SHA-256 " + Quoted(origin_.base_hash) + ", this base has '" +
+    differences.push_back("trained on other weights: " + Quoted(origin_.base_model) +
+                          " with SHA-256 " + Quoted(origin_.base_hash) + ", but this base has '" +
                           base_->content_hash() + "'");
   }
   const std::string compute(DTypeName(base_->dtype()));
   if (!origin_.compute.empty() && origin_.compute != compute) {
-    differences.push_back("trained in " + Quoted(origin_.compute) + ", this base computes in '" +
-                          compute + "'");
+    differences.push_back("trained in " + Quoted(origin_.compute) +
+                          ", but this base computes in '" + compute + "'");
   }
   // A different compute dtype already implies different weights, so report one sentence only.
   if (origin_.compute == compute && !origin_.weights.empty() &&
       origin_.weights != base_->weights_type()) {
-    differences.push_back("trained beside weights in " + Quoted(origin_.weights) +
-                          ", this base holds them in '" + base_->weights_type() + "'");
+    differences.push_back("trained with base weights in " + Quoted(origin_.weights) +
+                          ", but this base holds them in '" + base_->weights_type() + "'");
   }
   return differences;
 }

@@ -7,7 +7,7 @@
 
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/aligned_buffer.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "engine/ops/lora.h"
 
 namespace tandem::engine {

@@ -12,6 +12,7 @@
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/find_weight.h"
 #include "engine/model/packed_weights.h"
 #include "engine/model/plan_ops.h"
 #include "engine/model/stored_head.h"
@@ -23,14 +24,6 @@ namespace {
 // Part of every fingerprint. Raise it when the same weights and kernels compute different bits.
 constexpr const char* kArithmeticVersion = "tandem-1";
 constexpr size_t kContentHashLength = 64;  // SHA-256 in hexadecimal
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) {
-    text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
-  }
-  return text + "]";
-}
 
 bool IsFloat(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16 ||
@@ -78,20 +71,20 @@ void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
     const ConstTensorView& tensor = stored->view;
     if (tensor.shape != spec.source_shape) {
       throw Error(ErrorCode::kDataLoss, what + "has shape " + ShapeText(tensor.shape) +
-                                            ", config.json asks for " +
+                                            ", but config.json requires " +
                                             ShapeText(spec.source_shape));
     }
     if (!IsFloat(tensor.dtype)) {
       throw Error(ErrorCode::kUnsupported, what + "has type " +
                                                std::string(DTypeName(tensor.dtype)) +
-                                               "; only floating-point weights load");
+                                               "; only floating-point weights are supported");
     }
   }
   for (const std::string& name : ExtraTensors(dir, specs)) {
     if (IsHarmlessExtra(name, config) || !TakesPart(dir, name)) continue;
-    throw Error(ErrorCode::kUnsupported,
-                dir.name() + ": tensor " + Quoted(name) +
-                    " is no weight of this family; without it the model would compute another one");
+    throw Error(ErrorCode::kUnsupported, dir.name() + ": tensor " + Quoted(name) +
+                                             " is not a weight of this model family, so the model "
+                                             "would compute a different function without it");
   }
 }
 

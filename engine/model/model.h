@@ -11,7 +11,7 @@
 #include "engine/formats/model_dir.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/model/batch_view.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "engine/model/packed_weights.h"
 #include "engine/ops/ops_context.h"
 

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/io/mapped_file.h"
 #include "engine/io/sha256.h"
@@ -36,16 +37,16 @@ void Judge(PackedEntry& entry, State state, std::string reason) {
 void JudgeHeader(PackedEntry& entry, std::span<const std::byte> bytes) {
   if (bytes.size() < kPackedHeaderBytes ||
       std::memcmp(bytes.data(), kPackedMagic.data(), kPackedMagic.size()) != 0) {
-    return Judge(entry, State::kDamaged, "it does not begin as a packed file");
+    return Judge(entry, State::kDamaged, "it does not start with the header of a packed file");
   }
   if (IntAt<uint32_t>(bytes, 8) != kPackedFormatVersion ||
       IntAt<uint32_t>(bytes, 12) != kPanelLayoutVersion) {
-    return Judge(entry, State::kStale, "another version of the program packed it");
+    return Judge(entry, State::kStale, "another version of the program wrote it");
   }
   const auto table_bytes = IntAt<uint64_t>(bytes, 16);
   if (IntAt<uint64_t>(bytes, 24) != bytes.size() ||
       table_bytes > bytes.size() - kPackedHeaderBytes) {
-    return Judge(entry, State::kDamaged, "its size is not the one in its header");
+    return Judge(entry, State::kDamaged, "its size differs from the size in its header");
   }
   Sha256 hash;
   hash.Update(bytes.first(32));
@@ -55,7 +56,7 @@ void JudgeHeader(PackedEntry& entry, std::span<const std::byte> bytes) {
     return Judge(entry, State::kDamaged, "its header is damaged");
   }
   if (!entry.path.filename().string().ends_with("-" + ToHex(digest).substr(0, 32))) {
-    return Judge(entry, State::kStale, "its name is not that of its content");
+    return Judge(entry, State::kStale, "its name does not match its content");
   }
 }
 
@@ -64,7 +65,7 @@ PackedEntry Inspect(const fs::path& path, ThreadPool& pool) {
   entry.path = path;
   std::error_code error;
   if (!fs::is_regular_file(path / kPackedFileName, error)) {
-    Judge(entry, State::kStale, "it holds no packed file");
+    Judge(entry, State::kStale, "it contains no packed file");
     return entry;
   }
   const std::shared_ptr<const MappedFile> file = MappedFile::Open(path / kPackedFileName);
@@ -92,11 +93,8 @@ std::vector<PackedEntry> InspectPackedCache(const fs::path& cache_dir, ThreadPoo
   std::sort(paths.begin(), paths.end());
   std::vector<PackedEntry> entries;
   for (const fs::path& path : paths) {
-    try {
-      entries.push_back(Inspect(path, pool));
-    } catch (const Error& gone) {
-      if (gone.code() != ErrorCode::kNotFound) throw;
-    }
+    // An entry may vanish meanwhile: a server evicts it.
+    ErrorOf({ErrorCode::kNotFound}, [&] { entries.push_back(Inspect(path, pool)); });
   }
   return entries;
 }

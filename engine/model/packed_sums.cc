@@ -57,10 +57,11 @@ std::optional<std::string> FindDamage(const MappedFile& file, std::string_view s
                                       ThreadPool& pool) {
   const std::span<const std::byte> bytes = file.bytes();
   const size_t n_pieces = (bytes.size() + kSumPieceBytes - 1) / kSumPieceBytes;
-  if (sums.size() != (n_pieces + 1) * sizeof(uint32_t)) return "its checksums are of another size";
+  if (sums.size() != (n_pieces + 1) * sizeof(uint32_t))
+    return "its checksum file has the wrong size";
   const std::string_view of_pieces = sums.substr(0, n_pieces * sizeof(uint32_t));
   if (SumAt(sums, n_pieces) != Crc32c(0, std::as_bytes(std::span(of_pieces)))) {
-    return "its checksums are damaged";
+    return "its checksum file is damaged";
   }
   std::atomic<size_t> first_bad{n_pieces};
   pool.ParallelFor(static_cast<int64_t>(n_pieces), [&](int64_t index, int) {
@@ -73,7 +74,7 @@ std::optional<std::string> FindDamage(const MappedFile& file, std::string_view s
     while (!is_good && i < known && !first_bad.compare_exchange_weak(known, i)) {
     }
   });
-  if (file.is_damaged()) return "a part of it could not be read";
+  if (file.is_damaged()) return "part of it could not be read";
   if (first_bad == n_pieces) return std::nullopt;
   return "a byte between " + std::to_string(first_bad * kSumPieceBytes) + " and " +
          std::to_string(std::min(bytes.size(), (first_bad + 1) * kSumPieceBytes)) + " changed";

@@ -11,11 +11,14 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/block_writer.h"
+#include "engine/io/posix_file.h"
 #include "engine/io/sha256.h"
+#include "engine/model/find_weight.h"
 #include "engine/model/packed_sums.h"
 #include "engine/model/stored_weights.h"
 
@@ -136,7 +139,7 @@ class Packer {
     for (const auto& [from, sum] : sums_) {
       const auto& [encoding, block, exact] = from;
       if (exact) {
-        spdlog::info("weights moved to blocks as they are model={} from={} to={} weights={}",
+        spdlog::info("weights copied to blocks unchanged model={} from={} to={} weights={}",
                      dir_.name(), EncodingName(encoding), BlockFormatName(block), sum.n_weights);
         continue;
       }
@@ -159,10 +162,10 @@ class Packer {
             ? PackBlockPanels(ops_, source.view, spec.layout, spec.n, spec.k, block, section)
             : PackStored(ops_, source, spec, types_.dtype, block, exact, section);
     if (!std::isfinite(error.Relative())) {
-      throw Error(ErrorCode::kUnsupported,
-                  dir_.name() + ": tensor '" + spec.name + "' holds values that " +
-                      BlockFormatName(block) +
-                      " cannot (not finite, or of a magnitude beyond 5e5); use --dtype bf16");
+      throw Error(
+          ErrorCode::kUnsupported,
+          dir_.name() + ": tensor '" + spec.name + "' has values that " + BlockFormatName(block) +
+              " cannot represent (not finite, or of magnitude above 5e5); use --dtype bf16");
     }
     spdlog::debug("weight rounded to blocks name={} format={} relative_rms_error={:.5f}", spec.name,
                   BlockFormatName(block), error.Relative());
@@ -237,7 +240,7 @@ std::optional<std::string> WhatIsWrong(const fs::path& entry, const MappedFile& 
   const std::span<const std::byte> bytes = file.bytes();
   if (static_cast<int64_t>(bytes.size()) != layout.file_bytes) return "its size is wrong";
   if (std::memcmp(bytes.data(), layout.header.data(), layout.header.size()) != 0) {
-    return "its header is of another model or damaged";
+    return "its header is damaged or belongs to another model";
   }
   const std::optional<std::string> sums = ReadPackedSums(entry / kPackedSumsName);
   if (!sums) return "it has no checksums";
@@ -252,7 +255,7 @@ std::shared_ptr<const MappedFile> OpenPacked(const fs::path& entry, const Packed
   if (!fs::is_regular_file(entry / kPackedFileName, error)) return nullptr;
   std::shared_ptr<const MappedFile> file = MappedFile::Open(entry / kPackedFileName);
   if (const std::optional<std::string> wrong = WhatIsWrong(entry, *file, layout, pool)) {
-    spdlog::warn("packed weights are made again path={} reason=\"{}\"",
+    spdlog::warn("packed weights are rebuilt path={} reason=\"{}\"",
                  (entry / kPackedFileName).string(), *wrong);
     fs::remove_all(entry, error);
     return nullptr;
@@ -303,7 +306,7 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
   const fs::path packed_dir = options.cache_dir / "packed";
   const fs::path entry = packed_dir / layout.key;
   const auto give_up = [&](const std::string& reason) {
-    spdlog::warn("packed weights stay in memory and jobs will not share them reason=\"{}\"",
+    spdlog::warn("packed weights stay in memory and are not shared with jobs reason=\"{}\"",
                  reason);
     return nullptr;
   };
@@ -311,29 +314,28 @@ std::shared_ptr<const MappedFile> FindOrMakePacked(const ModelDir& dir,
     return give_up(std::to_string(layout.file_bytes) + " bytes exceed the cache size of " +
                    std::to_string(options.cache_limit_bytes));
   }
-  try {
-    if (auto file = OpenPacked(entry, layout, ops.pool())) return file;
-    std::error_code error;
-    fs::create_directories(packed_dir, error);
-    if (error) return give_up("could not create " + packed_dir.string() + ": " + error.message());
-    RemoveStaleTemporaries(packed_dir);
-    // An interrupted removal leaves at most checksums without a packed file.
-    if (!fs::exists(entry / kPackedFileName, error)) fs::remove(entry / kPackedSumsName, error);
-    fs::remove(entry, error);
-    MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
-    PublishDirectory(entry, [&](const fs::path& temporary) {
-      PackIntoFile(dir, specs, types, layout, options, ops, temporary);
-    });
-  } catch (const Error& error) {
-    // kAlreadyExists: another process published first, and its file is equally good. A disk error
-    // is no reason not to run. Every other error, such as a wrong source tensor, propagates.
-    if (error.code() != ErrorCode::kAlreadyExists && error.code() != ErrorCode::kIo &&
-        error.code() != ErrorCode::kNotFound) {
-      throw;
-    }
-    if (error.code() != ErrorCode::kAlreadyExists) return give_up(error.what());
-  }
-  auto file = OpenPacked(entry, layout, ops.pool());
+  std::shared_ptr<const MappedFile> file;
+  // A disk error is no reason not to run. Every other error, such as a wrong source tensor, passes.
+  const auto failure =
+      ErrorOf({ErrorCode::kAlreadyExists, ErrorCode::kIo, ErrorCode::kNotFound}, [&] {
+        file = OpenPacked(entry, layout, ops.pool());
+        if (file != nullptr) return;
+        std::error_code error;
+        fs::create_directories(packed_dir, error);
+        if (error) ThrowSystemError("create", packed_dir, error.value());
+        RemoveStaleTemporaries(packed_dir);
+        // An interrupted removal leaves at most checksums without a packed file.
+        if (!fs::exists(entry / kPackedFileName, error)) fs::remove(entry / kPackedSumsName, error);
+        fs::remove(entry, error);
+        MakeRoom(packed_dir, options.cache_limit_bytes, layout.file_bytes);
+        PublishDirectory(entry, [&](const fs::path& temporary) {
+          PackIntoFile(dir, specs, types, layout, options, ops, temporary);
+        });
+      });
+  if (file != nullptr) return file;
+  // kAlreadyExists: another process published first, and its file is equally good.
+  if (failure && failure->code() != ErrorCode::kAlreadyExists) return give_up(failure->what());
+  file = OpenPacked(entry, layout, ops.pool());
   return file != nullptr ? file : give_up("could not open " + entry.string());
 }
 

@@ -10,7 +10,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/formats/model_dir.h"
-#include "engine/model/weights.h"
+#include "engine/model/families/weights.h"
 #include "engine/ops/ops_context.h"
 
 namespace tandem::engine {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::engine {
 

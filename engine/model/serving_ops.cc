@@ -10,8 +10,6 @@
 
 namespace tandem::engine {
 
-static_assert(kTokensPerBlock == kKvBlockTokens);
-
 namespace {
 
 size_t ArenaBytes(const ForwardPlan& plan, int64_t max_rows) {
@@ -106,8 +104,8 @@ void ServingOps::CheckBatch(const BatchView& batch, const KvCache& kv) const {
     TANDEM_CHECK(next_row <= rows && slice.first_position >= 0);
     const int64_t end = slice.first_position + slice.n_rows;
     TANDEM_CHECK(end <= model_.config().max_context_len);
-    TANDEM_CHECK(end <= static_cast<int64_t>(slice.blocks.size()) * kKvBlockTokens);
-    for (int64_t i = slice.first_position / kKvBlockTokens; i * kKvBlockTokens < end; ++i) {
+    TANDEM_CHECK(end <= static_cast<int64_t>(slice.blocks.size()) * kTokensPerBlock);
+    for (int64_t i = slice.first_position / kTokensPerBlock; i * kTokensPerBlock < end; ++i) {
       TANDEM_CHECK(slice.blocks[static_cast<size_t>(i)].value < kv.shape().n_blocks);
     }
     for (int64_t i = 0; i < slice.n_rows; ++i) {

@@ -8,7 +8,7 @@
 #include "engine/kv/kv_cache.h"
 #include "engine/model/adapter.h"
 #include "engine/model/batch_view.h"
-#include "engine/model/layer_ops.h"
+#include "engine/model/families/layer_ops.h"
 #include "engine/model/plan_ops.h"
 #include "engine/ops/ops_context.h"
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/model/find_weight.h"
+
 namespace tandem::engine {
 namespace {
 

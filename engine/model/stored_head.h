@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "engine/formats/model_dir.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::engine {
 

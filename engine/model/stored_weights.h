@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/formats/stored/stored_tensor.h"
-#include "engine/model/weights.h"
+#include "engine/model/families/weights.h"
 #include "engine/ops/matmul.h"
 
 namespace tandem::engine {

@@ -12,7 +12,7 @@
 namespace tandem::engine {
 namespace {
 
-static_assert(kKvBlockTokens == kLanes);
+static_assert(kTokensPerBlock == kLanes);
 
 constexpr int64_t kRowsPerTask = 96;  // query rows times heads of the group
 
@@ -23,7 +23,7 @@ void CheckSpec(const AttentionSpec& spec) {
 void CheckSlice(const AttentionSlice& slice) {
   TANDEM_CHECK(slice.first_position >= 0 &&
                slice.first_position + slice.n_rows <=
-                   static_cast<int64_t>(slice.blocks.size()) * kKvBlockTokens);
+                   static_cast<int64_t>(slice.blocks.size()) * kTokensPerBlock);
 }
 
 // Interleaves the rows of 16 keys: [head_dim / pair][16][pair], a pair being one f32 or two bf16.
@@ -34,13 +34,13 @@ void WriteBlock(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, 
   constexpr int64_t kPair = sizeof(float) / sizeof(T);
   const int64_t whole = spec.head_dim / kPair * kPair;
   for (int64_t d = 0; d < whole; d += kPair) {
-    T* to = keys + d * kKvBlockTokens + first_slot * kPair;
+    T* to = keys + d * kTokensPerBlock + first_slot * kPair;
     for (int64_t slot = 0; slot < count; ++slot) {
       std::memcpy(to + slot * kPair, k + slot * ldk + d, sizeof(float));
     }
   }
   if (whole < spec.head_dim) {
-    T* to = keys + whole * kKvBlockTokens + first_slot * kPair;
+    T* to = keys + whole * kTokensPerBlock + first_slot * kPair;
     for (int64_t slot = 0; slot < count; ++slot) {
       to[slot * kPair] = k[slot * ldk + whole];
       to[slot * kPair + 1] = T{0};
@@ -61,13 +61,13 @@ void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix&
   const int64_t head_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
   for (const AttentionSlice& slice : slices) {
     CheckSlice(slice);
-    const int64_t first_block = slice.first_position / kKvBlockTokens;
+    const int64_t first_block = slice.first_position / kTokensPerBlock;
     const int64_t end = slice.first_position + slice.n_rows;
-    const int64_t n_blocks = (end + kKvBlockTokens - 1) / kKvBlockTokens - first_block;
+    const int64_t n_blocks = (end + kTokensPerBlock - 1) / kTokensPerBlock - first_block;
     const auto write = [&](int64_t first, int64_t count, int) {
       for (int64_t b = first_block + first; b < first_block + first + count; ++b) {
-        const int64_t from = std::max(slice.first_position, b * kKvBlockTokens);
-        const int64_t to = std::min(end, (b + 1) * kKvBlockTokens);
+        const int64_t from = std::max(slice.first_position, b * kTokensPerBlock);
+        const int64_t to = std::min(end, (b + 1) * kTokensPerBlock);
         const int64_t row = slice.first_row + from - slice.first_position;
         const int64_t block = slice.blocks[static_cast<size_t>(b)].value;
         for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
@@ -75,12 +75,12 @@ void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix&
           WriteBlock<T>(spec, static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim,
                         k.stride,
                         static_cast<const T*>(v.data) + row * v.stride + h * spec.head_dim,
-                        v.stride, from % kKvBlockTokens, to - from,
+                        v.stride, from % kTokensPerBlock, to - from,
                         reinterpret_cast<T*>(kv.keys + at), reinterpret_cast<T*>(kv.values + at));
         }
       }
     };
-    const int64_t block_elements = kKvBlockTokens * spec.n_kv_heads * spec.head_dim;
+    const int64_t block_elements = kTokensPerBlock * spec.n_kv_heads * spec.head_dim;
     ParallelRows(ops, n_blocks, block_elements, write);
   }
 }
@@ -215,7 +215,7 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
 }  // namespace
 
 int64_t KvHeadBlockBytes(DType dtype, int64_t head_dim) {
-  return kKvBlockTokens * RowStride(dtype, head_dim) * static_cast<int64_t>(DTypeBytes(dtype));
+  return kTokensPerBlock * RowStride(dtype, head_dim) * static_cast<int64_t>(DTypeBytes(dtype));
 }
 
 void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,

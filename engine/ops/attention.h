@@ -6,11 +6,9 @@
 #include "engine/base/ids.h"
 #include "engine/ops/matmul.h"
 #include "engine/ops/rows.h"
+#include "engine/tensor/kv_block.h"
 
 namespace tandem::engine {
-
-// Tokens per KV block: one panel of keys, so a block is written and scored without rearrangement.
-inline constexpr int64_t kKvBlockTokens = 16;
 
 struct AttentionSpec {
   int64_t n_heads = 0;

@@ -91,7 +91,7 @@ struct BlockRow {
 // Rounds x into shared scratch first.
 void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
                   float* y, int64_t ldy) {
-  const BlockKernels& kernels = ops.kernels().blocks;
+  const BlockKernels& kernels = *ops.kernels().blocks;
   const int64_t groups = GroupsOf(w.k);
   const BlockRow row(w.k);
   const int64_t ldq = row.ldq;
@@ -153,15 +153,16 @@ constexpr int64_t kGradDepth = 512;
 constexpr int64_t kGradRows = 512;
 constexpr int64_t kGradInputs = 256;
 
-template <class T>
-void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
-                    int64_t lddx, bool accumulate) {
+// `transpose(n, rows, k_first, columns, out)` writes the panels of W's transpose for rows
+// [n, n + rows) of W and inputs [k_first, k_first + columns).
+template <class T, class Transpose>
+void InputGradBy(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, DType dtype,
+                 float* dx, int64_t lddx, bool accumulate, const Transpose& transpose) {
   const TypedKernels<T>& kernels = ops.kernels().typed<T>();
-  const int64_t k = RowStride(w.dtype, w.k);
-  const int64_t depth = RowStride(w.dtype, w.n);  // padded rows of W, like dy's columns
+  const int64_t depth = RowStride(dtype, w.n);  // padded rows of W, like dy's columns
   const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
   const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
-  ReserveWorkerScratch(ops, static_cast<size_t>(InputGradScratch(w.dtype).worker));
+  ReserveWorkerScratch(ops, static_cast<size_t>(InputGradScratch(dtype).worker));
   const auto run = [&](int64_t index, int worker) {
     const int64_t m = index / input_tasks * kGradRows;
     const int64_t k_first = index % input_tasks * kGradInputs;
@@ -169,12 +170,7 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
     T* transposed = reinterpret_cast<T*>(ops.WorkerScratch(worker, 0));
     for (int64_t n = 0; n < depth; n += kGradDepth) {
       const int64_t here = std::min(kGradDepth, depth - n);
-      kernels.transpose_panels({.panels = reinterpret_cast<const T*>(w.panels) + n * k,
-                                .rows = here,
-                                .k = k,
-                                .k_first = k_first,
-                                .k_count = std::min(kGradInputs, k - k_first),
-                                .out = transposed});
+      transpose(n, here, k_first, columns, transposed);
       kernels.matmul({.x = static_cast<const T*>(dy.data) + m * dy.stride + n,
                       .ldx = dy.stride,
                       .m = std::min(kGradRows, dy.rows - m),
@@ -191,45 +187,38 @@ void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w
   ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
 }
 
+template <class T>
+void InputGradTyped(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
+                    int64_t lddx, bool accumulate) {
+  const TypedKernels<T>& kernels = ops.kernels().typed<T>();
+  const int64_t k = RowStride(w.dtype, w.k);
+  const auto transpose = [&](int64_t n, int64_t rows, int64_t k_first, int64_t, T* out) {
+    kernels.transpose_panels({.panels = reinterpret_cast<const T*>(w.panels) + n * k,
+                              .rows = rows,
+                              .k = k,
+                              .k_first = k_first,
+                              .k_count = std::min(kGradInputs, k - k_first),
+                              .out = out});
+  };
+  InputGradBy<T>(ops, dy, w, w.dtype, dx, lddx, accumulate, transpose);
+}
+
 // InputGrad for a weight in blocks: widens W's transpose to bf16 piece by piece. Only a task's
 // piece of W exists in bf16 at a time.
 void InputGradBlocks(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& w, float* dx,
                      int64_t lddx, bool accumulate) {
   static_assert(kGradInputs % kGroupSize == 0 && kGradDepth % kLanes == 0);
   const int64_t panel_bytes = BlockPanelBytes(w.block, w.k);
-  const int64_t depth = RowStride(DType::kBF16, w.n);
-  const int64_t row_tasks = (dy.rows + kGradRows - 1) / kGradRows;
-  const int64_t input_tasks = (w.k + kGradInputs - 1) / kGradInputs;
-  ReserveWorkerScratch(ops, static_cast<size_t>(InputGradScratch(DType::kBF16).worker));
-  const auto run = [&](int64_t index, int worker) {
-    const int64_t m = index / input_tasks * kGradRows;
-    const int64_t k_first = index % input_tasks * kGradInputs;
-    const int64_t columns = std::min(kGradInputs, w.k - k_first);
-    Bf16* transposed = reinterpret_cast<Bf16*>(ops.WorkerScratch(worker, 0));
-    for (int64_t n = 0; n < depth; n += kGradDepth) {
-      const int64_t here = std::min(kGradDepth, depth - n);
-      for (int64_t row = 0; row < here; row += kLanes) {
-        for (int64_t k = 0; k < columns; k += kGroupSize) {
-          TransposeGroup(w.block, w.panels + (n + row) / kLanes * panel_bytes, w.k,
-                         (k_first + k) / kGroupSize, std::min(kLanes, here - row) / 2,
-                         columns - k > kLanes ? 2 : 1, transposed + k * here + row * kLanes,
-                         here * kLanes);
-        }
+  const auto transpose = [&](int64_t n, int64_t rows, int64_t k_first, int64_t columns, Bf16* out) {
+    for (int64_t row = 0; row < rows; row += kLanes) {
+      for (int64_t k = 0; k < columns; k += kGroupSize) {
+        TransposeGroup(w.block, w.panels + (n + row) / kLanes * panel_bytes, w.k,
+                       (k_first + k) / kGroupSize, std::min(kLanes, rows - row) / 2,
+                       columns - k > kLanes ? 2 : 1, out + k * rows + row * kLanes, rows * kLanes);
       }
-      ops.kernels().bf16.matmul({.x = static_cast<const Bf16*>(dy.data) + m * dy.stride + n,
-                                 .ldx = dy.stride,
-                                 .m = std::min(kGradRows, dy.rows - m),
-                                 .panels = transposed,
-                                 .n_panels = PanelsOf(columns),
-                                 .n_columns = columns,
-                                 .k = here,
-                                 .bias = nullptr,
-                                 .y = dx + m * lddx + k_first,
-                                 .ldy = lddx,
-                                 .accumulate = accumulate || n > 0});
     }
   };
-  ops.pool().ParallelFor(row_tasks * input_tasks, std::cref(run));
+  InputGradBy<Bf16>(ops, dy, w, DType::kBF16, dx, lddx, accumulate, transpose);
 }
 
 // dw = dy^T . x: the sum runs over the rows. x is packed once, as panels over blocks of rows. A

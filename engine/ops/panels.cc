@@ -207,9 +207,9 @@ BlockError PackBlockPanels(OpsContext& ops, const ConstTensorView& source, Sourc
 BlockError PackQ4K(OpsContext& ops, const std::function<const std::byte*(int64_t row)>& row_data,
                    int64_t n, int64_t k, std::byte* panels) {
   if (!FitsBlocks(BlockFormat::kInt4K, k)) {
-    throw Error(ErrorCode::kUnsupported, "q4_k holds rows of multiples of " +
-                                             std::to_string(kSuperSize) + " inputs, not of " +
-                                             std::to_string(k));
+    throw Error(ErrorCode::kUnsupported,
+                "q4_k needs a number of inputs per row that is a multiple of " +
+                    std::to_string(kSuperSize) + ", got " + std::to_string(k));
   }
   const int64_t n_panels = (n + kLanes - 1) / kLanes;
   const int64_t panel_bytes = BlockPanelBytes(BlockFormat::kInt4K, k);

@@ -59,10 +59,10 @@ double LaneSum(const float* weights, size_t n) {
   for (; i + kLanes <= n; i += kLanes) {
     for (size_t j = 0; j < kLanes; ++j) lanes[j] += weights[i + j];
   }
-  double mass = 0;
-  for (const float lane : lanes) mass += static_cast<double>(lane);
-  for (; i < n; ++i) mass += static_cast<double>(weights[i]);
-  return mass;
+  double sum = 0;
+  for (const float lane : lanes) sum += static_cast<double>(lane);
+  for (; i < n; ++i) sum += static_cast<double>(weights[i]);
+  return sum;
 }
 
 // The mass of at most kMassBlock logits.
@@ -96,9 +96,9 @@ double BlockwiseSum(const std::vector<float>& weights, std::vector<double>& bloc
   return total;
 }
 
-// The first element of `order` (best first) at which the cumulative mass reaches `target`. Halves
-// the range that holds it, so the work is linear. Rearranges `order`.
-Candidate SelectByMass(std::span<Candidate> order, double target, float best,
+// The first element of `order` (best first) at which the cumulative mass reaches `target_mass`.
+// Halves the range that holds it, so the work is linear. Rearranges `order`.
+Candidate SelectByMass(std::span<Candidate> order, double target_mass, float best,
                        float inverse_temperature) {
   size_t low = 0;
   size_t high = order.size();
@@ -107,24 +107,26 @@ Candidate SelectByMass(std::span<Candidate> order, double target, float best,
     const auto begin = order.begin() + static_cast<std::ptrdiff_t>(low);
     const auto split = order.begin() + static_cast<std::ptrdiff_t>(middle);
     std::nth_element(begin, split, order.begin() + static_cast<std::ptrdiff_t>(high), IsBetter);
-    double mass = 0;
+    double probability_mass = 0;
     for (auto it = begin; it != split; ++it) {
-      mass += static_cast<double>(ExpNonPositive((it->value - best) * inverse_temperature));
+      probability_mass +=
+          static_cast<double>(ExpNonPositive((it->value - best) * inverse_temperature));
     }
-    if (mass >= target) {
+    if (probability_mass >= target_mass) {
       high = middle;
     } else {
-      target -= mass;
+      target_mass -= probability_mass;
       low = middle;
     }
   }
   return order[low];
 }
 
-// The last element of the shortest prefix of the candidates whose mass reaches `target`. Sums the
-// mass of equal slices of the value range first, then searches only the slice with the end.
+// The end of the nucleus: the last element of the shortest prefix of the candidates whose mass
+// reaches `target_mass`. Sums the mass of equal slices of the value range first, then searches only
+// the slice with the end.
 Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const float> weights,
-                     double target, float best, float inverse_temperature,
+                     double target_mass, float best, float inverse_temperature,
                      std::vector<Candidate>& buffer) {
   constexpr size_t kSlices = 512;
   float lowest = best;
@@ -143,12 +145,14 @@ Candidate NucleusEnd(std::span<const Candidate> candidates, std::span<const floa
   size_t slice = 0;
   size_t last_with_mass = 0;
   for (size_t i = 0; i < kSlices; ++i) last_with_mass = masses[i] > 0 ? i : last_with_mass;
-  while (slice < last_with_mass && masses[slice] < target) target -= masses[slice++];
+  while (slice < last_with_mass && masses[slice] < target_mass) {
+    target_mass -= masses[slice++];
+  }
   buffer.clear();
   for (const Candidate& c : candidates) {
     if (slice_of(c) == slice) buffer.push_back(c);
   }
-  return SelectByMass(buffer, target, best, inverse_temperature);
+  return SelectByMass(buffer, target_mass, best, inverse_temperature);
 }
 
 // The block that holds the share `left` of the mass; reduces `left` to the share within the block.
@@ -269,16 +273,16 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
     return DrawFromRow(row, best.value, inverse_temperature, u, scratch);
   }
 
-  Candidate last = kNoCut;
-  if (has_top_k) last = KthBest(scanned, params_.top_k, scratch.buffer);
+  Candidate prefix_end = kNoCut;
+  if (has_top_k) prefix_end = KthBest(scanned, params_.top_k, scratch.buffer);
 
   // Tokens below this weight cannot matter: together they weigh less than the mass that top_p
   // drops. (0.99 covers the rounding of the sums.)
   float smallest_weight = params_.min_p > 0 ? params_.min_p : 0;
-  double total = 0;
+  double total_mass = 0;
   if (has_top_p && !has_top_k) {
-    total = RowMass(row, best.value, inverse_temperature, scratch.block_masses);
-    const double spare = (1 - static_cast<double>(params_.top_p)) * total;
+    total_mass = RowMass(row, best.value, inverse_temperature, scratch.block_masses);
+    const double spare = (1 - static_cast<double>(params_.top_p)) * total_mass;
     smallest_weight = std::max(smallest_weight,
                                static_cast<float>(0.99 * spare / static_cast<double>(row.size())));
   }
@@ -292,7 +296,7 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
   std::vector<float>& weights = scratch.weights;
   // Gathers the entries of at least `value` and their weights; returns the sum of weights.
   const auto gather = [&](float value) {
-    Gather(scanned, last, value, candidates);
+    Gather(scanned, prefix_end, value, candidates);
     weights.resize(candidates.size());
     for (size_t i = 0; i < candidates.size(); ++i) {
       weights[i] = (candidates[i].value - best.value) * inverse_temperature;
@@ -303,28 +307,29 @@ TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
   // In a peaked row the nucleus ends far above the smallest weight that could matter. If the
   // entries above a higher bar have enough mass, they contain the end, and the rest is never
   // gathered.
-  double gathered = -1;
+  double gathered_mass = -1;
   if (has_top_p && !has_top_k) {
     for (const float reach : {8.0f, 12.0f}) {
       const float bar = best.value - reach * params_.temperature;
       if (!(bar > at_least)) break;
-      gathered = gather(bar);
-      if (gathered >= static_cast<double>(params_.top_p) * total) break;
-      gathered = -1;
+      gathered_mass = gather(bar);
+      if (gathered_mass >= static_cast<double>(params_.top_p) * total_mass) break;
+      gathered_mass = -1;
     }
   }
-  if (gathered < 0) gathered = gather(at_least);
+  if (gathered_mass < 0) gathered_mass = gather(at_least);
   if (has_top_p) {
-    if (has_top_k) total = gathered;
-    last = NucleusEnd(candidates, weights, static_cast<double>(params_.top_p) * total, best.value,
-                      inverse_temperature, scratch.buffer);
+    if (has_top_k) total_mass = gathered_mass;
+    prefix_end = NucleusEnd(candidates, weights, static_cast<double>(params_.top_p) * total_mass,
+                            best.value, inverse_temperature, scratch.buffer);
   }
 
   // A product instead of a branch, which would be unpredictable where about half of the tokens are
   // kept.
   for (size_t i = 0; i < candidates.size(); ++i) {
     const Candidate& c = candidates[i];
-    const bool in_cut = (c.value > last.value) | ((c.value == last.value) & (c.id <= last.id));
+    const bool in_cut =
+        (c.value > prefix_end.value) | ((c.value == prefix_end.value) & (c.id <= prefix_end.id));
     weights[i] *= static_cast<float>(in_cut & (weights[i] >= params_.min_p));
   }
   const int64_t index = DrawIndex(weights, u, scratch);

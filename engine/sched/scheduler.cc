@@ -51,7 +51,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixInd
     throw Error(ErrorCode::kFailedPrecondition,
                 "the KV cache holds " + std::to_string(pool_.capacity_blocks()) +
                     " blocks, but one sequence of " + std::to_string(options_.max_model_len) +
-                    " tokens needs " + std::to_string(BlocksFor(options_.max_model_len)));
+                    " tokens needs " + std::to_string(BlocksFor(options_.max_model_len)) +
+                    ": raise --memory or lower --max-model-len");
   }
 }
 

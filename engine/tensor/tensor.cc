@@ -27,6 +27,12 @@ int64_t ElementCount(std::span<const int64_t> shape) {
   return count;
 }
 
+std::string ShapeText(std::span<const int64_t> shape) {
+  std::string text = "[";
+  for (const int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  return text + "]";
+}
+
 void ConvertToF32(const ConstTensorView& source, std::span<float> out) {
   TANDEM_CHECK(static_cast<int64_t>(out.size()) == source.elements());
   switch (source.dtype) {
@@ -46,7 +52,7 @@ void ConvertToF32(const ConstTensorView& source, std::span<float> out) {
     default:
       throw Error(ErrorCode::kUnsupported, "tensor of type " +
                                                std::string(DTypeName(source.dtype)) +
-                                               " where floating point is needed");
+                                               " cannot be decoded as floating point");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/tensor/dtype.h"
@@ -11,6 +12,9 @@ namespace tandem::engine {
 
 // Product of the dims. Throws kDataLoss for a negative dim or an overflow.
 int64_t ElementCount(std::span<const int64_t> shape);
+
+// "[2, 3]", for messages.
+std::string ShapeText(std::span<const int64_t> shape);
 
 // Borrowed row-major memory with a shape; the last axis is contiguous.
 struct ConstTensorView {

@@ -1,6 +1,8 @@
 #include "engine/tokenizer/added_tokens.h"
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "engine/base/check.h"
 #include "engine/tokenizer/text/unicode.h"
@@ -29,12 +31,26 @@ bool TouchesWord(std::string_view text, size_t begin, size_t end) {
   return (before && IsWordCharacter(before->value)) || (after && IsWordCharacter(after->value));
 }
 
+// Tags of HTML that Gemma's vocabulary holds as ordinary text. `s` is absent: it names BOS
+// elsewhere.
+constexpr std::array<std::string_view, 23> kHtmlElements = {
+    "b",     "blockquote", "caption", "code", "em",     "h1",  "h2",  "h3",
+    "h4",    "h5",         "h6",      "i",    "strong", "sub", "sup", "table",
+    "tbody", "td",         "tfoot",   "th",   "thead",  "tr",  "u"};
+
+bool IsHtmlTag(std::string_view text) {
+  if (!text.starts_with('<') || !text.ends_with('>')) return false;
+  text = text.substr(1, text.size() - 2);
+  if (text.starts_with('/')) text.remove_prefix(1);
+  return std::find(kHtmlElements.begin(), kHtmlElements.end(), text) != kHtmlElements.end();
+}
+
 }  // namespace
 
 bool AddedToken::is_control() const {
   if (special) return true;
-  return content.size() > 2 &&
-         (content.find_first_of("<>[]|") != std::string::npos || content.front() == '/');
+  return content.size() > 2 && !IsHtmlTag(content) &&
+         (content.find_first_of("<>[]") != std::string::npos || content.front() == '/');
 }
 
 AddedTokenMatcher::AddedTokenMatcher(const std::vector<AddedToken>& tokens) : tokens_(tokens) {

@@ -24,8 +24,8 @@ struct AddedToken {
   bool normalized = false;   // searched in the normalised text
 
   // Whether the token steers the model, so that client text must not produce it. Control tokens are
-  // special tokens, and tokens of several characters that include punctuation (<tool_call>, [INST],
-  // /think). White space, words and single characters are vocabulary.
+  // special tokens, and tokens of several characters in brackets or behind a slash (<tool_call>,
+  // [INST], /think). White space, words, placeholders and tags of HTML are vocabulary.
   bool is_control() const;
 };
 

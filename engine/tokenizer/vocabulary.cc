@@ -25,7 +25,7 @@ void CheckHoles(const std::string& file, const std::string& field, int64_t id, i
   }
   if (id >= tokens + Vocabulary::kMostHoles) {
     ThrowBroken(file, field,
-                "is the id " + std::to_string(id) + " in a vocabulary of only " +
+                "is the id " + std::to_string(id) + ", which is too high for a vocabulary of " +
                     std::to_string(tokens) + " tokens");
   }
 }
@@ -42,7 +42,7 @@ Vocabulary::Vocabulary(std::string file, bool byte_level, size_t id_limit)
 
 Vocabulary Vocabulary::FromObject(std::string file, bool byte_level, JsonValue vocab,
                                   const std::string& field) {
-  if (!vocab.IsObject()) ThrowBroken(file, field, "must be an object of ids");
+  if (!vocab.IsObject()) ThrowBroken(file, field, "must be an object that maps tokens to ids");
   std::vector<Entry> entries;
   TokenId highest = -1;
   vocab.ForEachMember([&](std::string_view spelling, JsonValue value) {
@@ -153,12 +153,13 @@ void MergeRules::Add(std::string_view left, std::string_view right, const std::s
   const std::string& file = vocabulary_->file();
   const auto find = [&](std::string_view spelling) {
     const std::optional<TokenId> id = vocabulary_->Find(spelling);
-    if (!id) ThrowBroken(file, field, "names " + Quoted(spelling) + ", not in the vocabulary");
+    if (!id)
+      ThrowBroken(file, field, "names " + Quoted(spelling) + ", which is not in the vocabulary");
     return *id;
   };
   if (left.empty() || right.empty()) ThrowBroken(file, field, "must name two tokens");
   if (!right.starts_with(prefix_)) {
-    ThrowBroken(file, field, "must join to a token that begins with " + Quoted(prefix_));
+    ThrowBroken(file, field, "must have a right token that starts with " + Quoted(prefix_));
   }
   const TokenId left_id = find(left), right_id = find(right);
   const TokenId merged = find(std::string(left).append(right.substr(prefix_.size())));
@@ -168,7 +169,7 @@ void MergeRules::Add(std::string_view left, std::string_view right, const std::s
 void MergeRules::Add(std::string_view line, const std::string& field) {
   const size_t space = line.find(' ');
   if (space == std::string_view::npos || line.find(' ', space + 1) != std::string_view::npos) {
-    ThrowBroken(vocabulary_->file(), field, "must be two tokens with one space between");
+    ThrowBroken(vocabulary_->file(), field, "must be two tokens separated by one space");
   }
   Add(line.substr(0, space), line.substr(space + 1), field);
 }

@@ -77,7 +77,7 @@ double LogSumExp(std::span<const float> logits) {
   const double result = max + std::log(sum);
   if (!std::isfinite(result)) {
     throw Error(ErrorCode::kInvalidArgument,
-                "a model's logits are not finite; its weights cannot be compared");
+                "the model produced logits that are not finite, so they cannot be compared");
   }
   return result;
 }
@@ -144,20 +144,22 @@ void Require(bool holds, const std::string& what) {
 }
 
 void CheckFits(const Model& model, std::span<const TokenId> tokens, int64_t window) {
-  Require(tokens.size() >= 2, "two tokens of text are needed to compare predictions");
-  Require(window >= 2, "a window must hold two tokens at least");
+  Require(tokens.size() >= 2, "the text must have at least two tokens to compare predictions");
+  Require(window >= 2, "the window must be at least two tokens");
   Require(window <= model.config().max_context_len,
-          "a window of " + std::to_string(window) + " tokens exceeds a model's context of " +
+          "the window of " + std::to_string(window) + " tokens exceeds the model's context of " +
               std::to_string(model.config().max_context_len));
   for (const TokenId token : tokens) {
     Require(token >= 0 && token < model.config().vocab_size,
-            "token id out of range: " + std::to_string(token));
+            "token id " + std::to_string(token) + " is outside the vocabulary of " +
+                std::to_string(model.config().vocab_size) + " tokens");
   }
 }
 
 void CheckSameVocabulary(int64_t reference, int64_t model) {
-  Require(reference == model, "the models have vocabularies of " + std::to_string(reference) +
-                                  " and " + std::to_string(model) + " tokens");
+  Require(reference == model, "the vocabularies must have the same size, got " +
+                                  std::to_string(reference) + " and " + std::to_string(model) +
+                                  " tokens");
 }
 
 }  // namespace

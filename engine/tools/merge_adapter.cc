@@ -9,11 +9,14 @@
 #include <vector>
 
 #include "engine/base/check.h"
+#include "engine/base/disk_full.h"
 #include "engine/formats/safetensors/safetensors_stream.h"
 #include "engine/formats/stored/stored_tensor.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
+#include "engine/io/posix_file.h"
 #include "engine/model/adapter.h"
+#include "engine/model/find_weight.h"
 #include "engine/model/model.h"
 #include "engine/model/stored_head.h"
 #include "engine/ops/parallel.h"
@@ -147,9 +150,10 @@ class Merger {
     std::vector<float> values = DecodeTensor(stored);
     if (module != nullptr) AddModule(ops_, *module, *spec, values);
     if (!FitsIn(values, dtype)) {
-      throw Error(ErrorCode::kDataLoss, adapter_.name() + ": merged into '" + tensor.name +
-                                            "' of " + base_.name() + " it gives values that " +
-                                            std::string(DTypeName(dtype)) + " does not have");
+      throw Error(ErrorCode::kDataLoss, adapter_.name() + ": the merge with tensor '" +
+                                            tensor.name + "' of " + base_.name() +
+                                            " produces values outside the range of " +
+                                            std::string(DTypeName(dtype)));
     }
     RoundTo(dtype, values, &buffer_);
     return buffer_;
@@ -199,19 +203,19 @@ void Compare(const ModelDir& base, const LoraAdapter& files, const fs::path& mer
   if (report->max_abs_difference <= report->bound) return;
   char text[200];
   std::snprintf(text, sizeof text,
-                ": merged into its base, logits differ by up to %.3g from those beside it, more "
-                "than the %.3g that rounding explains; nothing is kept",
+                ": logits of the merged model differ by up to %.3g from base plus adapter; "
+                "rounding explains at most %.3g. The merged model is not kept",
                 report->max_abs_difference, report->bound);
   throw Error(ErrorCode::kDataLoss, files.name() + text);
 }
 
 void RefuseWithoutRoom(const fs::path& parent, int64_t bytes) {
-  std::error_code error;
-  const fs::space_info space = fs::space(parent, error);
-  if (error || space.available >= static_cast<uintmax_t>(bytes)) return;
-  throw Error(ErrorCode::kIo, parent.string() + ": the merged model takes " +
-                                  std::to_string(bytes) + " bytes, " +
-                                  std::to_string(space.available) + " are free");
+  const int64_t free = FreeDiskBytes(parent);
+  if (free >= bytes) return;
+  throw Error(ErrorCode::kIo, parent.string() + ": the merged model needs " +
+                                  std::to_string(bytes) + " bytes, but " + std::to_string(free) +
+                                  " are free")
+      .WithReason(kDiskFullReason);
 }
 
 }  // namespace
@@ -236,11 +240,11 @@ void RefuseMergeIntoBlocks(const ModelDir& base) {
     const StoredTensor& stored = Stored(base, spec);
     if (stored.encoding == Encoding::kPlain) continue;
     throw Error(ErrorCode::kInvalidArgument,
-                base.name() + ": tensor " + spec.name + " is in blocks of integers (" +
+                base.name() + ": tensor " + spec.name + " is quantised (" +
                     std::string(EncodingName(stored.encoding)) +
-                    "), into which no adapter is merged: merge it into the checkpoint in bf16, f16 "
-                    "or f32 that they were made from (lora.base_dtype trains beside its weights in "
-                    "int8 or int4), or serve it beside this base");
+                    "), so no adapter can be merged into it: merge into the original bf16, f16 or "
+                    "f32 checkpoint, or serve the adapter beside this base (lora.base_dtype trains "
+                    "with the base in int8 or int4)");
   }
 }
 

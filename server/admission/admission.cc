@@ -12,8 +12,8 @@ constexpr double kLongestRetryS = 60;
 
 Error Exceeded(const char* what, int64_t limit, double wait_s) {
   return Error(ErrorCode::kResourceExhausted,
-               std::string("this key has used its ") + what + " per minute, of which it has " +
-                   std::to_string(limit) + "; try again in " + DurationText(wait_s))
+               "this key has reached its limit of " + std::to_string(limit) + " " + what +
+                   " per minute; try again in " + DurationText(wait_s))
       .WithReason("rate_limit_exceeded");
 }
 
@@ -74,8 +74,8 @@ std::optional<Error> Admission::RefuseToQueue(uint64_t client, const ResponseWri
   if (share > 0 && n_of_client >= room_of_client) {
     AddRetryAfterSeconds(writer, SecondsUntilRoom(preparing_->n));
     return Error(ErrorCode::kResourceExhausted,
-                 "this key has as many requests waiting as it may have, " + std::to_string(share) +
-                     " (--max-queue-per-key); try again later")
+                 "this key has reached its limit of " + std::to_string(share) +
+                     " waiting requests (--max-queue-per-key); try again later")
         .WithReason("rate_limit_exceeded");
   }
   if (preparing_->n < room) return std::nullopt;
@@ -94,7 +94,7 @@ void Admission::ChargeTokens(uint64_t client, int64_t n, const ResponseWriter& w
 }
 
 void Admission::CorrectTokens(uint64_t client, int64_t charged, int64_t used) {
-  if (IsLimited(client)) limiter_.ReturnTokens(client, charged - used, now_());
+  if (IsLimited(client)) limiter_.SettleTokens(client, charged, used, now_());
 }
 
 void Admission::AddRetryAfter(const ResponseWriter& writer) const {

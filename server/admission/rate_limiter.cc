@@ -54,11 +54,12 @@ std::optional<double> RateLimiter::TakeTokens(uint64_t client, int64_t n, TimePo
   return Take(clients_[client].tokens, limits_.tokens, static_cast<double>(n), now);
 }
 
-void RateLimiter::ReturnTokens(uint64_t client, int64_t n, TimePoint now) {
+void RateLimiter::SettleTokens(uint64_t client, int64_t charged, int64_t used, TimePoint now) {
   if (limits_.tokens <= 0) return;
   const std::lock_guard lock(mutex_);
   Bucket& bucket = clients_[client].tokens;
-  const double level = LevelOf(bucket, limits_.tokens, now) + static_cast<double>(n);
+  const double level = LevelOf(bucket, limits_.tokens, now) + static_cast<double>(charged) -
+                       static_cast<double>(used);
   bucket.level = std::min(static_cast<double>(limits_.tokens), level);
 }
 

@@ -33,8 +33,9 @@ class RateLimiter {
   // More than a minute's worth needs only a full bucket, which then refills for longer. Otherwise
   // such a request could never run.
   std::optional<double> TakeTokens(uint64_t client, int64_t n, TimePoint now);
-  // Returns unused tokens; a negative `n` charges more.
-  void ReturnTokens(uint64_t client, int64_t n, TimePoint now);
+  // Replaces a charge of `charged` tokens by the tokens used: returns the unused ones, or charges
+  // the rest.
+  void SettleTokens(uint64_t client, int64_t charged, int64_t used, TimePoint now);
 
   // The x-ratelimit-… headers of the configured limits.
   Headers HeadersOf(uint64_t client, TimePoint now);

@@ -10,12 +10,13 @@
 #include <utility>
 
 #include "config/embedded_models.h"
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
-#include "server/app/routes.h"
 #include "server/app/service_notify.h"
 #include "server/fine_tuning/examine_training_data.h"
+#include "server/handlers/endpoints.h"
 #include "server/http/allowed_hosts.h"
 #include "server/respond/error_response.h"
 #include "training/observe/roof.h"
@@ -113,9 +114,9 @@ App::App(AppOptions options)
           .now = options_.clock} {
   if (!ParseListenHost(options_.http.host).is_loopback && !keys_.requires_key() &&
       !options_.insecure) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--host " + options_.http.host +
-                    " lets other machines in: set --api-key, or --insecure to serve anyone");
+    throw Error(ErrorCode::kInvalidArgument, "--host " + options_.http.host +
+                                                 " is reachable from other machines: set "
+                                                 "--api-key, or --insecure to serve without keys");
   }
   models_.SetLoader([this](const std::string& name) { LoadCheckpoint(name); });
   http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
@@ -134,14 +135,14 @@ HttpPolicy App::MakePolicy() {
   policy.refusal = [](int status, std::string_view code, std::string_view message) {
     return ToResponse(MakeErrorReply(status, code, message));
   };
-  policy.exception = [](const std::exception_ptr& exception, const Request& request) {
-    ErrorReply reply = MakeErrorReply(exception, request.id);
+  policy.failure = [](const Error& error, const Request& request) {
+    ErrorReply reply = MakeErrorReply(error, request.id);
     if (reply.status >= 500 && reply.status != 503) {
       LogEvent(spdlog::level::err, "request_failed",
                {{"request_id", request.id},
                 {"method", request.method.substr(0, 32)},
                 {"path", request.path.substr(0, 120)},
-                {"what", DescribeException(exception)}});
+                {"what", std::string(error.what())}});
     }
     return ToResponse(std::move(reply));
   };
@@ -205,8 +206,8 @@ std::vector<std::string> App::ReadApiKeys() const {
     if (!line.empty() && line.front() != '#') keys.push_back(std::move(line));
   }
   if (keys.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--api-key-file " + options_.api_key_file.string() + " holds no key");
+    throw Error(ErrorCode::kInvalidArgument, "--api-key-file " + options_.api_key_file.string() +
+                                                 " has no key: write one key per line");
   }
   return keys;
 }
@@ -224,10 +225,10 @@ HttpOptions App::MakeHttpOptions() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "--body-memory " + std::to_string(http.body_memory_bytes) +
                     " must be at least --max-body " + std::to_string(http.max_body_bytes) +
-                    ", or no body of that size is ever accepted");
+                    ", or a body of that size is never accepted");
   }
   if (options_.tls_cert.empty() != options_.tls_key.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "--tls-cert and --tls-key need each other");
+    throw Error(ErrorCode::kInvalidArgument, "--tls-cert and --tls-key must be given together");
   }
   if (!options_.tls_cert.empty()) http.tls = ReadTlsPair();
   return http;
@@ -256,35 +257,34 @@ std::shared_ptr<const ServedModel> App::MakeModel(OpenedModel opened,
              {{"model", model->id},
               {"requested", options.max_model_len},
               {"used", model->loaded().max_model_len},
-              {"reason", std::string("the limit of the model is smaller")}});
+              {"reason", std::string("the model supports a smaller context")}});
   }
   return model;
 }
 
 NameClaim App::ClaimFirst(const std::string& name) {
-  try {
-    return models_.Claim(name);
-  } catch (const Error& error) {
-    throw Error(error.code(), "'" + name +
-                                  "' would be the name of two models: --model, --served-model-name "
-                                  "and --adapter must give each another (NAME=PATH)");
-  }
+  const auto as_two_models = [&](const Error& error) {
+    return Error(error.code(), "'" + name +
+                                   "' names two models: give each a different name with --model, "
+                                   "--served-model-name or --adapter (NAME=PATH)");
+  };
+  return WithContext(as_two_models, [&] { return models_.Claim(name); });
 }
 
 MemoryReservation App::ReserveFirst(const std::string& name, const MemoryClaim& claim) {
-  try {
-    return memory_.Reserve(name, claim);
-  } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) +
-                                  ": raise --memory, lower --max-model-len, or choose --dtype int8 "
-                                  "or int4");
-  }
+  const auto with_advice = [](const Error& error) {
+    return Error(error.code(), std::string(error.what()) +
+                                   ": raise --memory, lower --max-model-len, or choose --dtype "
+                                   "int8 or int4");
+  };
+  return WithContext(with_advice, [&] { return memory_.Reserve(name, claim); });
 }
 
 // Returns one list of claims per model, then one per adapter.
-std::vector<std::vector<NameClaim>> App::ClaimFirstNames(const std::vector<ModelSource>& sources) {
+std::vector<std::vector<NameClaim>> App::ClaimFirstNames(
+    const std::vector<ModelArgument>& sources) {
   std::vector<std::vector<NameClaim>> names;
-  for (const ModelSource& source : sources)
+  for (const ModelArgument& source : sources)
     names.emplace_back().push_back(ClaimFirst(NameOf(source)));
   std::vector<NameClaim>& of_first = names.front();
   for (const std::string& name : options_.served_model_names) {
@@ -307,15 +307,15 @@ void App::LoadFirstModels() {
     int64_t most_kv;
     MemoryReservation memory;
   };
-  std::vector<ModelSource> sources = options_.models;
+  std::vector<ModelArgument> sources = options_.models;
   if (sources.empty()) sources.push_back({"", std::string(config::kDefaultModel)});
   if (!options_.served_model_names.empty()) {
     sources.front().name = options_.served_model_names.front();
   }
   std::vector<std::vector<NameClaim>> names = ClaimFirstNames(sources);
   std::vector<First> first;
-  for (const ModelSource& source : sources) {
-    OpenedModel opened = OpenModelSource(source);
+  for (const ModelArgument& source : sources) {
+    OpenedModel opened = OpenModelArgument(source);
     const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
     MemoryReservation memory = ReserveFirst(opened.id, plan.least);
     first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
@@ -324,7 +324,7 @@ void App::LoadFirstModels() {
   for (const AdapterSource& adapter : options_.adapters) {
     adapter_memory.push_back(ReserveFirst(
         adapter.name,
-        engine::PlanAdapter(adapter.path, first.front().opened.files, options_.engine)));
+        engine::PlanAdapterMemory(adapter.path, first.front().opened.files, options_.engine)));
   }
   int64_t parts = static_cast<int64_t>(first.size()) + (LoadsAtRunTime() ? 1 : 0);
   for (First& model : first) model.memory.GrowKv(model.most_kv, parts--);
@@ -364,7 +364,8 @@ ModelHost::Maker App::ModelMaker() {
     return options;
   };
   const auto open = [](const ModelLoadSpec& spec) {
-    return OpenModelSource({.name = spec.id, .path = spec.source, .is_embedded = spec.is_embedded});
+    return OpenModelArgument(
+        {.name = spec.id, .path = spec.source, .is_embedded = spec.is_embedded});
   };
   ModelHost::Maker maker;
   maker.plan = [open, options_for](const ModelLoadSpec& spec) {
@@ -387,7 +388,7 @@ ModelHost::Maker App::ModelMaker() {
 AdapterHost::Maker App::AdapterMaker() {
   AdapterHost::Maker maker;
   maker.plan = [](const AdapterLoadSpec& spec, const ServedModel& base) {
-    return engine::PlanAdapter(spec.path, base.loaded());
+    return engine::PlanAdapterMemory(spec.path, base.loaded());
   };
   maker.make = [this](const AdapterLoadSpec& spec, std::shared_ptr<const ServedModel> base,
                       MemoryReservation memory) {
@@ -410,19 +411,17 @@ void App::StartAdapters() {
 
 void App::Reload() {
   if (!options_.api_key_file.empty()) {
-    try {
-      keys_.SetApiKeys(ReadApiKeys());
+    if (const auto error = ErrorOf([&] { keys_.SetApiKeys(ReadApiKeys()); })) {
+      spdlog::error("api_keys_kept reason=\"{}\"", error->what());
+    } else {
       spdlog::info("api_keys_reloaded");
-    } catch (const Error& error) {
-      spdlog::error("api_keys_kept reason=\"{}\"", error.what());
     }
   }
   if (!options_.tls_cert.empty()) {
-    try {
-      http_->ReplaceCertificate(ReadTlsPair());
+    if (const auto error = ErrorOf([&] { http_->ReplaceCertificate(ReadTlsPair()); })) {
+      spdlog::error("tls_certificate_kept reason=\"{}\"", error->what());
+    } else {
       spdlog::info("tls_certificate_reloaded");
-    } catch (const Error& error) {
-      spdlog::error("tls_certificate_kept reason=\"{}\"", error.what());
     }
   }
 }

@@ -31,7 +31,7 @@ namespace tandem::server {
 struct AppOptions {
   HttpOptions http;
   engine::EngineOptions engine;
-  std::vector<ModelSource> models;              // empty: the embedded default
+  std::vector<ModelArgument> models;            // empty: the embedded default
   std::vector<std::string> served_model_names;  // of the first model; the first one is its id
   std::vector<AdapterSource> adapters;          // on the first model
   bool any_model_name = false;                  // unknown names mean the first model
@@ -109,7 +109,7 @@ class App {
   ModelHost::Maker ModelMaker();
   AdapterHost::Maker AdapterMaker();
   NameClaim ClaimFirst(const std::string& name);
-  std::vector<std::vector<NameClaim>> ClaimFirstNames(const std::vector<ModelSource>& sources);
+  std::vector<std::vector<NameClaim>> ClaimFirstNames(const std::vector<ModelArgument>& sources);
   MemoryReservation ReserveFirst(const std::string& name, const MemoryClaim& claim);
   void LoadFirstModels();
   void ThrowIfStopping() const;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "server/app/app.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr int64_t kIdleSeconds = 600;
 
 Error IsLoading(const std::string& name) {
-  return Error(ErrorCode::kUnavailable, "'" + name + "' is being loaded; try again in a moment")
+  return Error(ErrorCode::kUnavailable, "'" + name + "' is being loaded; try again later")
       .WithReason("model_loading");
 }
 
@@ -42,11 +43,10 @@ void App::LoadCheckpoint(const std::string& name) {
     spec.id = name;
     spec.idle_unload_s = kIdleSeconds;
     spec.parent = base_id;
-    try {
+    // kAlreadyExists: another request was first.
+    ErrorOf({ErrorCode::kAlreadyExists}, [&] {
       host->Load(spec, nlohmann::json{{"id", name}}.dump(), nullptr);
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kAlreadyExists) throw;  // another request was first
-    }
+    });
     if (models_.Contains(name)) return;
     throw IsLoading(name);
   }

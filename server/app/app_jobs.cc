@@ -7,6 +7,7 @@
 #include "config/embedded_models.h"
 #include "convert/spec/spec.h"
 #include "convert/work/work_dir.h"
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/app/app.h"
@@ -57,12 +58,13 @@ void RemoveUnfinishedOf(const fs::path& spec_file) {
 }
 
 void RemoveCancelled(const Job& job) {
-  try {
+  const auto error = Attempt([&] {
     if (job.type == JobType::kConvert) RemoveUnfinishedOf(SpecFile(job.dir));
     if (job.type != JobType::kPipeline) return;
     for (const fs::path& spec : UnfinishedConversions(job.dir)) RemoveUnfinishedOf(spec);
-  } catch (const std::exception& error) {
-    spdlog::warn("unfinished_conversion_not_removed job={} reason=\"{}\"", job.id, error.what());
+  });
+  if (error) {
+    spdlog::warn("unfinished_conversion_not_removed job={} reason=\"{}\"", job.id, error->what());
   }
 }
 
@@ -71,13 +73,12 @@ void RemoveCancelled(const Job& job) {
 // Returns nullopt if no directory is set, or if another server uses it and no admin key is set.
 std::optional<JobStore> App::OpenJobStore() {
   if (options_.data_dir.empty()) return std::nullopt;
-  try {
-    return JobStore::Open(fs::absolute(options_.data_dir));
-  } catch (const Error& error) {
-    if (options_.admin_key) throw;
-    spdlog::warn("no_files_and_jobs reason=\"{}\"", error.what());
-    return std::nullopt;
-  }
+  std::optional<JobStore> store;
+  const auto error =
+      ErrorOf([&] { store.emplace(JobStore::Open(fs::absolute(options_.data_dir))); });
+  if (error && options_.admin_key) throw Error(*error);
+  if (error) spdlog::warn("no_files_and_jobs reason=\"{}\"", error->what());
+  return store;
 }
 
 // Whether an unfinished fine-tuning job reads the file.
@@ -128,10 +129,8 @@ void App::RestoreJobModels() {
     filter.limit = kMaxRestoredModels;
     const std::vector<Job> finished = jobs_->List(filter).jobs;
     for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
-      try {
-        PublishJobModel(*job);
-      } catch (const Error& error) {
-        spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error.what());
+      if (const auto error = ErrorOf([&] { PublishJobModel(*job); })) {
+        spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error->what());
       }
     }
   }
@@ -142,15 +141,15 @@ void App::OnJobSucceeded(const Job& job) {
   ThrowIfStopping();
   if (job.type == JobType::kPipeline) return LoadPipelineModels(job);
   if (job.type == JobType::kFineTune) StoreFineTuningResult(job);
-  try {
-    PublishJobModel(job);
-  } catch (const Error& error) {
-    if (error.reason() != "out_of_memory" && error.reason() != "model_not_found") throw;
-    // A temporary shortage must not fail a job after hours of training.
-    spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error.what());
-    AppendLogLine(LogFile(job.dir), std::string("tandem: the model is made, but not served: ") +
-                                        error.what() + "; the next start tries again");
+  const auto error = ErrorOf([&] { PublishJobModel(job); });
+  if (!error) return;
+  if (error->reason() != "out_of_memory" && error->reason() != "model_not_found") {
+    throw Error(*error);
   }
+  // A temporary shortage must not fail a job after hours of training.
+  spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job.id, error->what());
+  AppendLogLine(LogFile(job.dir), std::string("tandem: the model is complete, but not served: ") +
+                                      error->what() + "; the next start tries again");
 }
 
 // Idempotent, because a job may be published again. The file's id is recorded before the file is
@@ -196,8 +195,8 @@ void App::PublishAdapter(const Job& job, const std::string& path) {
 void App::PublishAdapterAs(const std::string& name, const std::string& path,
                            std::shared_ptr<const ServedModel> base) {
   std::optional<NameClaim> claim = models_.TryClaimTuned(name);
-  if (!claim) throw Error(ErrorCode::kAlreadyExists, "another model is named '" + name + "'");
-  MemoryReservation memory = memory_.Reserve(name, engine::PlanAdapter(path, base->loaded()));
+  if (!claim) throw Error(ErrorCode::kAlreadyExists, "another model has the name '" + name + "'");
+  MemoryReservation memory = memory_.Reserve(name, engine::PlanAdapterMemory(path, base->loaded()));
   std::vector<NameClaim> names;
   names.push_back(std::move(*claim));
   models_.Publish(LoadServedAdapter({.name = name, .path = path, .owned_by = "user"},
@@ -215,10 +214,10 @@ void App::PublishModel(const Job& job, const std::string& path) {
     if (auto claim = models_.TryClaimTuned(name)) names.push_back(std::move(*claim));
   }
   if (names.empty()) {
-    throw Error(ErrorCode::kAlreadyExists, "another model is named '" + job.id + "'");
+    throw Error(ErrorCode::kAlreadyExists, "another model has the name '" + job.id + "'");
   }
   const std::string id = names.front().name();
-  OpenedModel opened = OpenModelSource({.name = id, .path = path});
+  OpenedModel opened = OpenModelArgument({.name = id, .path = path});
   const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
   LoadSettings settings;
   settings.labels.owned_by = "user";

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "server/app/app.h"
 #include "server/jobs/job_files.h"
@@ -34,11 +35,10 @@ ModelLoadSpec LoadSpecOf(const Json& load) {
 void App::WaitForHost(const std::function<void(ModelHost::OnEnd)>& begin, const std::string& what) {
   const auto ended = std::make_shared<std::promise<Job>>();
   std::future<Job> job = ended->get_future();
-  try {
-    begin([ended](const Job& end) { ended->set_value(end); });
-  } catch (const Error&) {
+  const auto error = ErrorOf([&] { begin([ended](const Job& end) { ended->set_value(end); }); });
+  if (error) {
     ThrowIfStopping();  // the next start repeats the job's end
-    throw;
+    throw Error(*error);
   }
   while (job.wait_for(kLookInterval) != std::future_status::ready) ThrowIfStopping();
   const Job end = job.get();

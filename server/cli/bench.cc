@@ -28,16 +28,17 @@ namespace {
 
 void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
   auto options = std::make_shared<bench::GemmBenchOptions>();
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
-  command.add_option("--seconds", options->seconds, "per case")->check(CLI::Range(0.05, 60.0));
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--seconds", options->seconds, "seconds per case")
+      ->check(CLI::Range(0.05, 60.0));
   if (!roof_only) {
     command
-        .add_option("--types", options->types, "of the weights: bf16, f32, int8, int4, int6, q4_k")
+        .add_option("--types", options->types, "weight type: bf16, f32, int8, int4, int6 or q4_k")
         ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "int6", "q4_k"}))
         ->delimiter(',')
         ->capture_default_str();
     command.add_flag("--gradients,!--no-gradients", options->gradients,
-                     "also the two gradient products of bf16 and f32 (default)");
+                     "also measure the two gradient products of bf16 and f32 (default)");
   }
   command.callback([options, &exit_code, roof_only] {
     exit_code = roof_only ? bench::RunRoofBench(std::cout, *options)
@@ -48,21 +49,24 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
 void AddStepBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::StepBenchOptions>();
   auto dtype = std::make_shared<std::string>("auto");
-  command.add_option("--dtype", *dtype, "auto (the checkpoint's), or int8 or int4 weights")
+  command.add_option("--dtype", *dtype, "weight type: auto (the checkpoint's), int8 or int4")
       ->check(CLI::IsMember({"auto", "int8", "int4"}))
       ->capture_default_str();
   command.add_option("--model", options->model,
-                     "Hugging Face directory (default: random weights, Llama-3.2-1B shape)");
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
-  command.add_option("--rounds", options->rounds, "medians are taken over these")
+                     std::string("Hugging Face directory (default: random weights, ") +
+                         bench::StepBenchOptions::kRandomShape + " shape)");
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 100));
-  command.add_option("--prompt-tokens", options->prompt_tokens, "prefill")
+  command.add_option("--prompt-tokens", options->prompt_tokens, "tokens of the prefilled prompt")
       ->check(CLI::Range(16, 8192));
   command.add_option("--batch", options->batch, "sequences decoded together")
       ->check(CLI::Range(2, 256));
-  command.add_option("--adapters", options->adapters, "also the batch by so many adapters in turn")
+  command
+      .add_option("--adapters", options->adapters,
+                  "LoRA adapters that the batch uses in turn (0: none)")
       ->check(CLI::Range(0, 256));
-  command.add_option("--adapter-rank", options->adapter_rank, "of those")
+  command.add_option("--adapter-rank", options->adapter_rank, "rank of these adapters")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   command.callback([options, dtype, &exit_code] {
@@ -76,10 +80,10 @@ void AddStepBench(CLI::App& command, int& exit_code) {
 
 void AddSampleBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::SampleBenchOptions>();
-  command.add_option("--vocab", options->vocab_size, "logits in a row")
+  command.add_option("--vocab", options->vocab_size, "logits per row")
       ->check(CLI::Range(1024, 1 << 20))
       ->capture_default_str();
-  command.add_option("--rounds", options->rounds, "medians are taken over these")
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   command.callback(
@@ -99,7 +103,8 @@ void AddTokenizerBench(CLI::App& command, int& exit_code) {
   command.add_option("--text", flags->text, "text file, a few MB")
       ->required()
       ->check(CLI::ExistingFile);
-  command.add_option("--rounds", flags->options.rounds, "medians are taken over these")
+  command
+      .add_option("--rounds", flags->options.rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
   command.callback([flags, &exit_code] {
@@ -120,10 +125,11 @@ void AddTemplateBench(CLI::App& command, int& exit_code) {
   command.add_option("file", flags->files, "Jinja chat templates")
       ->required()
       ->check(CLI::ExistingFile);
-  command.add_option("--messages", flags->options.messages, "of the chat")
+  command.add_option("--messages", flags->options.messages, "messages of the chat")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  command.add_option("--rounds", flags->options.rounds, "medians are taken over these")
+  command
+      .add_option("--rounds", flags->options.rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command.callback([flags, &exit_code] {
@@ -136,26 +142,32 @@ void AddTemplateBench(CLI::App& command, int& exit_code) {
 
 void AddTrainBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::TrainBenchOptions>();
-  command.add_option("--family", options->family, "minigpt, gpt2 or llama");
-  command.add_option("--model", options->model,
-                     "Hugging Face directory to train instead of fresh weights of a shape");
+  command.add_option("--family", options->family, bench::TrainBenchOptions::kFamilies);
+  command.add_option(
+      "--model", options->model,
+      "Hugging Face directory to train (default: random weights of the shape below)");
   command
-      .add_option("--lora-rank", options->lora_rank, "train adapters of all linear layers of it")
+      .add_option("--lora-rank", options->lora_rank,
+                  "train adapters of this rank on all linear layers of --model")
       ->check(CLI::Range(1, 1024))
       ->needs("--model");
-  command.add_option("--layers", options->n_layers, "blocks")->check(CLI::Range(1, 128));
+  command.add_option("--layers", options->n_layers, "transformer blocks")
+      ->check(CLI::Range(1, 128));
   command.add_option("--width", options->hidden_dim, "hidden size")->check(CLI::Range(16, 8192));
   command.add_option("--ffn", options->ffn_dim, "feed-forward size")->check(CLI::Range(16, 32768));
   command.add_option("--heads", options->n_heads, "attention heads")->check(CLI::Range(1, 128));
-  command.add_option("--vocab", options->vocab_size, "vocabulary")->check(CLI::Range(16, 300000));
+  command.add_option("--vocab", options->vocab_size, "vocabulary size in tokens")
+      ->check(CLI::Range(16, 300000));
   command.add_option("--context", options->context, "tokens per row")->check(CLI::Range(16, 8192));
   command.add_option("--batch", options->batch, "rows per step")->check(CLI::Range(1, 1024));
   command.add_flag("--bf16,!--f32", options->bf16, "compute in bf16 (default) or f32");
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
-  command.add_option("--rounds", options->rounds, "pairs")->check(CLI::Range(1, 100));
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options->rounds, "measured rounds, alternating with --peer")
+      ->check(CLI::Range(1, 100));
   command.add_option("--steps", options->steps, "steps per round")->check(CLI::Range(1, 100));
-  command.add_option("--peer", options->peer,
-                     "shell command that trains the same and prints 'N tokens/s'; alternates");
+  command.add_option(
+      "--peer", options->peer,
+      "shell command that trains the same model and prints 'N tokens/s'; rounds alternate with it");
   command.callback([options, &exit_code] {
     options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
     exit_code = bench::RunTrainBench(std::cout, *options);
@@ -172,17 +184,17 @@ void AddMlpBench(CLI::App& command, int& exit_code) {
   };
   count("--d", options->d, "width");
   count("--ff", options->ff, "feed-forward width");
-  count("--seq", options->seq, "tokens of a sequence");
-  count("--batch", options->batch, "sequences of a step");
-  count("--chunk", options->chunk, "tokens at once, a multiple of 1024");
-  count("--steps", options->steps, "medians are taken over these");
+  count("--seq", options->seq, "tokens per sequence");
+  count("--batch", options->batch, "sequences per step");
+  count("--chunk", options->chunk, "tokens per chunk, a multiple of 1024");
+  count("--steps", options->steps, "measured rounds; the medians are reported");
   command
       .add_option_function<std::string>(
           "--dtype",
           [options](const std::string& name) {
             options->dtype = name == "f32" ? engine::DType::kF32 : engine::DType::kBF16;
           },
-          "of the products: bf16 (default) or f32")
+          "type of the matrix products: bf16 (default) or f32")
       ->check(CLI::IsMember({"bf16", "f32"}));
   command
       .add_option_function<std::string>(
@@ -192,19 +204,20 @@ void AddMlpBench(CLI::App& command, int& exit_code) {
                             : name == "recompute" ? bench::MlpSave::kRecompute
                                                   : bench::MlpSave::kMask1;
           },
-          "what is kept of ReLU: plain (its f32 input), mask1 (a bit, default) or recompute")
+          "what ReLU saves for its gradient: plain (its f32 input), mask1 (one bit, default) or "
+          "recompute")
       ->check(CLI::IsMember({"plain", "mask1", "recompute"}));
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
   command.callback([options, &exit_code] { exit_code = bench::RunMlpBench(std::cout, *options); });
 }
 
 void AddOptimizerBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::OptimizerBenchOptions>();
-  command.add_option("--elements", options->elements, "of the tensor")
+  command.add_option("--elements", options->elements, "elements of the tensor")
       ->check(CLI::Range(1 << 16, 1 << 30))
       ->capture_default_str();
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
-  command.add_option("--rounds", options->rounds, "medians are taken over these")
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command.add_option("--steps", options->steps, "steps per round")
@@ -216,17 +229,17 @@ void AddOptimizerBench(CLI::App& command, int& exit_code) {
 
 void AddHeadBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::HeadBenchOptions>();
-  command.add_option("--vocab", options->vocab, "words")
+  command.add_option("--vocab", options->vocab, "vocabulary size in tokens")
       ->check(CLI::Range(1024, 1 << 20))
       ->capture_default_str();
   command.add_option("--dim", options->dim, "width of the model")
       ->check(CLI::Range(16, 1 << 16))
       ->capture_default_str();
-  command.add_option("--rows", options->rows, "trained tokens of a micro-batch")
+  command.add_option("--rows", options->rows, "trained tokens per micro-batch")
       ->check(CLI::Range(1, 1 << 16))
       ->capture_default_str();
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
-  command.add_option("--rounds", options->rounds, "medians are taken over these")
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   command.callback([options, &exit_code] { exit_code = bench::RunHeadBench(std::cout, *options); });
@@ -234,20 +247,21 @@ void AddHeadBench(CLI::App& command, int& exit_code) {
 
 void AddOrbaxBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::OrbaxBenchOptions>();
-  command.add_option("path", options->path, "a checkpoint of MaxText")->required();
+  command.add_option("path", options->path, "MaxText checkpoint to import")->required();
   command.add_option("--base", options->base,
-                     "directory of its model, if its config.json is not beside it");
-  command.add_option("--threads", options->threads, "compute workers (0: physical cores)");
-  command.add_option("--rounds", options->rounds, "medians are taken over these")
+                     "directory of the model, if the checkpoint has no config.json beside it");
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   const auto dtype = std::make_shared<std::string>();
-  command.add_option("--dtype", *dtype, "that tensors are told in (default: the model's)")
+  command.add_option("--dtype", *dtype, "type that tensors are decoded to (default: the model's)")
       ->check(CLI::IsMember({"f32", "bf16", "f16"}));
   const auto chunk_mib = std::make_shared<int64_t>(0);
   command
       .add_option("--chunk-mib", *chunk_mib,
-                  "measures a copy beside it, in chunks of at most so many MiB (0: as it is)")
+                  "measure a copy rewritten in chunks of at most this many MiB (0: the checkpoint "
+                  "as stored)")
       ->check(CLI::Range(0, 1 << 20));
   command.callback([options, dtype, chunk_mib, &exit_code] {
     if (!dtype->empty()) options->dtype = convert::FloatTypeOf(*dtype);
@@ -287,9 +301,9 @@ void AddHttpBench(CLI::App& command, int& exit_code) {
       ->required();
   AddSide(command, options.server, false);
   command.add_option("--peer", options.peer.url,
-                     "a second server; runs alternate and ratios are printed");
+                     "second server; runs alternate between the two and ratios are printed");
   AddSide(command, options.peer, true);
-  command.add_option("--pairs", options.pairs, "runs of each, with --peer")
+  command.add_option("--pairs", options.pairs, "runs per server, with --peer")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
 
@@ -307,57 +321,58 @@ void AddHttpBench(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command
       .add_option("--requests", options.requests,
-                  "requests in all (default: 4 per stream, unless --duration is given)")
+                  "total requests (default: 4 per stream, unless --duration is given)")
       ->check(CLI::Range(1, 100000000));
-  command.add_option("--duration", options.duration_s, "seconds in which requests begin")
+  command.add_option("--duration", options.duration_s, "seconds during which requests start")
       ->check(CLI::PositiveNumber);
-  command.add_option("--warmup", options.warmup, "requests before each run that do not count")
+  command.add_option("--warmup", options.warmup, "unmeasured requests before each run")
       ->check(CLI::Range(0, 1000000))
       ->capture_default_str();
   command.add_option("--timeout", options.request_timeout_s, "seconds a request may take")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command.add_flag("!--new-connections", options.keep_alive,
-                   "one connection per request instead of kept ones");
+                   "open a new connection per request instead of reusing them");
 
   command
       .add_option("--prompt-kind", flags->prompt_kind,
-                  "ids or text (default: ids for completions, text for chat)")
+                  "prompt type: ids or text (default: ids for completions, text for chat)")
       ->check(CLI::IsMember({"ids", "text"}));
   command
       .add_option("--prompt-tokens", flags->prompt_tokens,
-                  "tokens of a prompt, or a range such as 16-128")
+                  "tokens per prompt, or a range such as 16-128")
       ->capture_default_str();
-  command.add_option("--output-tokens", flags->output_tokens, "tokens of an answer, or a range")
+  command.add_option("--output-tokens", flags->output_tokens, "tokens per answer, or a range")
       ->capture_default_str();
   command
       .add_option("--shared-prefix", prompts.shared_prefix_tokens,
-                  "tokens that all prompts begin with, before their own")
+                  "tokens of a prefix that all prompts share")
       ->check(CLI::Range(0, 10000000))
       ->capture_default_str();
   command
       .add_option("--distinct-prompts", prompts.distinct_prompts,
-                  "prompts that requests take turns with (0: each has its own)")
+                  "distinct prompts that the requests reuse in turn (0: each request has its own)")
       ->check(CLI::Range(0, 100000000))
       ->capture_default_str();
-  command.add_option("--token-ids", flags->token_ids, "range of the ids in prompts of ids")
+  command.add_option("--token-ids", flags->token_ids, "range of token ids for prompts of ids")
       ->capture_default_str();
-  command.add_option("--seed", prompts.seed, "of prompts, lengths and arrivals")
+  command.add_option("--seed", prompts.seed, "seed of prompts, lengths and arrivals")
       ->capture_default_str();
   command.add_option("--temperature", prompts.temperature, "sampling temperature")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command.add_flag("--ignore-eos,!--heed-eos", prompts.ignore_eos,
-                   "answers run to their full length (default), or end where the model ends them");
-  command.add_flag("--stream,!--no-stream", prompts.stream, "streamed answers (default) or plain");
+                   "decode answers to their full length (default), or stop where the model stops");
+  command.add_flag("--stream,!--no-stream", prompts.stream,
+                   "request streamed answers (default) or plain ones");
   command.add_option("--extra", prompts.extra_json,
-                     "JSON object whose members are added to each request");
+                     "JSON object; its members are added to each request");
   command
       .add_option("--abort", prompts.abort_fraction,
-                  "fraction of clients that vanish in the middle of a stream")
+                  "fraction of clients that disconnect in the middle of a stream")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command.add_option("--json", options.json_file, "write all figures to this file");
+  command.add_option("--json", options.json_file, "file to write all figures to, as JSON");
 
   command.callback([flags, &exit_code] {
     bench::LoadOptions& o = flags->options;
@@ -393,9 +408,9 @@ void AddMakeModel(CLI::App& command, int&) {
   }
   command.add_option("shape", flags->shape, help)->required()->check(CLI::IsMember(names));
   command.add_option("dir", flags->dir, "directory to write; must not exist")->required();
-  command.add_option("--layers", flags->layers, "only so many of its layers (0: all)")
+  command.add_option("--layers", flags->layers, "number of layers to write (0: all)")
       ->capture_default_str();
-  command.add_option("--dtype", flags->dtype, "of its weights")
+  command.add_option("--dtype", flags->dtype, "weight type")
       ->check(CLI::IsMember({"bf16", "f32"}))
       ->capture_default_str();
   command.callback([flags] {
@@ -412,37 +427,42 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddGemmBench(
       *command.add_subcommand("roof", "peak arithmetic and read bandwidth of this machine"),
       exit_code, true);
-  AddGemmBench(*command.add_subcommand("gemm", "matrix kernels against the roof"), exit_code,
+  AddGemmBench(*command.add_subcommand("gemm", "matrix kernels compared with the roof"), exit_code,
                false);
-  AddStepBench(*command.add_subcommand("step", "prefill, one stream and a batch against the roof"),
-               exit_code);
+  AddStepBench(
+      *command.add_subcommand("step", "prefill, one stream and a batch, compared with the roof"),
+      exit_code);
   AddOptimizerBench(
-      *command.add_subcommand("optimizer", "optimiser steps beside the read loop, GB/s"),
+      *command.add_subcommand("optimizer", "optimiser steps compared with a read loop, GB/s"),
       exit_code);
   AddMlpBench(*command.add_subcommand("mlp",
-                                      "one feed-forward layer of long sequences, half of it "
-                                      "trained: it/s against the roof"),
+                                      "one feed-forward layer on long sequences, half of it "
+                                      "trained: it/s compared with the roof"),
               exit_code);
   AddHeadBench(*command.add_subcommand(
-                   "head", "the loss over a large vocabulary beside its matrix products"),
+                   "head", "loss over a large vocabulary, compared with its matrix products alone"),
                exit_code);
   AddOrbaxBench(*command.add_subcommand(
-                    "orbax", "import of a checkpoint of MaxText beside decompressing it alone"),
+                    "orbax", "MaxText checkpoint import, compared with decompression alone"),
                 exit_code);
-  AddTrainBench(*command.add_subcommand("train", "training steps, optionally beside a peer"),
-                exit_code);
-  AddSampleBench(*command.add_subcommand("sample", "drawing tokens from large vocabularies"),
+  AddTrainBench(
+      *command.add_subcommand("train", "training steps, optionally compared with another program"),
+      exit_code);
+  AddSampleBench(*command.add_subcommand("sample", "token sampling from large vocabularies"),
                  exit_code);
   AddTokenizerBench(*command.add_subcommand("tokenizer", "text to tokens and back, MB/s per core"),
                     exit_code);
-  AddTemplateBench(*command.add_subcommand("template", "chats through chat templates, ms each"),
-                   exit_code);
-  AddHttpBench(*command.add_subcommand("http",
-                                       "load on any OpenAI-compatible server, optionally beside a "
-                                       "peer"),
-               exit_code);
-  AddMakeModel(*command.add_subcommand("make-model", "write a model of random weights to measure"),
-               exit_code);
+  AddTemplateBench(
+      *command.add_subcommand("template", "rendering chats with chat templates, ms each"),
+      exit_code);
+  AddHttpBench(
+      *command.add_subcommand(
+          "http",
+          "load test of any OpenAI-compatible server, optionally compared with a second one"),
+      exit_code);
+  AddMakeModel(
+      *command.add_subcommand("make-model", "write a model with random weights for measurements"),
+      exit_code);
 }
 
 }  // namespace tandem::server

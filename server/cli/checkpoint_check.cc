@@ -42,8 +42,8 @@ int Verify(const VerifyFlags& flags) {
            {"faults", report.faults}});
   } else {
     for (const std::string& fault : report.faults) std::printf("fault: %s\n", fault.c_str());
-    std::printf("%s %s, %lld files or tensors, %.1f MiB, held to: %s\n", report.path.c_str(),
-                report.faults.empty() ? "is sound" : "is damaged",
+    std::printf("%s %s, %lld files or tensors, %.1f MiB, checked against: %s\n",
+                report.path.c_str(), report.faults.empty() ? "is sound" : "is damaged",
                 static_cast<long long>(report.files), static_cast<double>(report.bytes) / (1 << 20),
                 report.held_to.c_str());
   }
@@ -52,12 +52,15 @@ int Verify(const VerifyFlags& flags) {
 
 void AddVerify(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<VerifyFlags>();
-  CLI::App* verify =
-      command.add_subcommand("verify", "look for damage; exit code 65 when there is any");
-  verify->add_option("path", flags->path, "as of ls; of a directory of steps the newest")
+  CLI::App* verify = command.add_subcommand(
+      "verify", "check a checkpoint for damage; exit code 65 if it is damaged");
+  verify
+      ->add_option("path", flags->path,
+                   "any path that ls accepts; for a directory of steps the newest step")
       ->required();
-  verify->add_flag("--quick", flags->quick, "sizes and headers only, without reading the weights");
-  verify->add_flag("--json", flags->json, "as JSON");
+  verify->add_flag("--quick", flags->quick,
+                   "check sizes and headers only; do not read the weights");
+  verify->add_flag("--json", flags->json, "print JSON");
   verify->callback([flags, &exit_code] { exit_code = Verify(*flags); });
 }
 
@@ -110,15 +113,15 @@ int Diff(const DiffFlags& flags) {
 void AddDiff(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<DiffFlags>();
   CLI::App* diff = command.add_subcommand(
-      "diff", "tensors that two checkpoints do not have alike; exit code 1 when there are any");
-  diff->add_option("first", flags->first, "as of ls")->required();
-  diff->add_option("second", flags->second, "as of ls; may be of another kind, type or layout")
+      "diff", "list tensors that differ between two checkpoints; exit code 1 if any differ");
+  diff->add_option("first", flags->first, "any path that ls accepts")->required();
+  diff->add_option("second", flags->second,
+                   "any path that ls accepts; its format, types and layout may differ")
       ->required();
   diff->add_option("--base", flags->base,
-                   "directory whose config.json says what model a checkpoint of MaxText is, which "
-                   "beside a model is compared under its names (default: what is beside it, else "
-                   "the other's)");
-  diff->add_flag("--json", flags->json, "as JSON");
+                   "directory with the config.json of a MaxText checkpoint's model; it maps the "
+                   "tensor names (default: the checkpoint's own, else the other side's)");
+  diff->add_flag("--json", flags->json, "print JSON");
   diff->callback([flags, &exit_code] { exit_code = Diff(*flags); });
 }
 
@@ -129,9 +132,10 @@ void AddHash(CLI::App& command) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* hash = command.add_subcommand(
-      "hash", "one SHA-256 of all names, types, shapes and values, however they are stored");
-  hash->add_option("path", flags->path, "as of ls")->required();
-  hash->add_flag("--json", flags->json, "as JSON, with the hash of every tensor");
+      "hash",
+      "print one SHA-256 of all names, types, shapes and values, independent of the file format");
+  hash->add_option("path", flags->path, "any path that ls accepts")->required();
+  hash->add_flag("--json", flags->json, "print JSON, with the hash of every tensor");
   hash->callback([flags] {
     const convert::OpenedTensors opened = convert::OpenTensors(flags->path);
     const auto tensors = convert::HashTensors(*opened.source);

@@ -74,12 +74,6 @@ Listing ListModel(const fs::path& path, bool has_digests) {
   return listing;
 }
 
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (const int64_t size : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  return text + "]";
-}
-
 void PrintJson(const Listing& listing) {
   Json out{{"format", listing.format}, {"path", listing.path}, {"leaves", Json::array()}};
   for (const Row& row : listing.rows) {
@@ -93,7 +87,7 @@ void PrintJson(const Listing& listing) {
 void PrintText(const Listing& listing) {
   int64_t bytes = 0;
   for (const Row& row : listing.rows) {
-    std::printf("%-8s %-24s %s\n", row.type.c_str(), ShapeText(row.shape).c_str(),
+    std::printf("%-8s %-24s %s\n", row.type.c_str(), engine::ShapeText(row.shape).c_str(),
                 row.name.c_str());
     bytes += row.bytes;
   }
@@ -110,11 +104,12 @@ void AddLs(CLI::App& command) {
   const auto flags = std::make_shared<Flags>();
   CLI::App* ls = command.add_subcommand("ls", "list the tensors of a checkpoint");
   ls->add_option("path", flags->path,
-                 "a checkpoint of Orbax (MaxText, Tunix: a directory of steps, a step, an item), a "
-                 "Hugging Face directory, a checkpoint of a run, or a GGUF file")
+                 "Orbax checkpoint (of MaxText or Tunix: a directory of steps, a step or an item), "
+                 "Hugging Face directory, checkpoint of a training run, or GGUF file")
       ->required();
-  ls->add_flag("--json", flags->json, "as JSON");
-  ls->add_flag("--sha256", flags->has_digests, "of every tensor's bytes, with --json")
+  ls->add_flag("--json", flags->json, "print JSON");
+  ls->add_flag("--sha256", flags->has_digests,
+               "add the SHA-256 of every tensor's bytes; needs --json")
       ->needs("--json");
   ls->callback([flags] {
     const fs::path path(flags->path);
@@ -153,11 +148,11 @@ void AddShow(CLI::App& command) {
   };
   const auto flags = std::make_shared<Flags>();
   CLI::App* show = command.add_subcommand(
-      "show", "what a checkpoint is and where it comes from, without reading its weights");
+      "show", "show the kind and the origin of a checkpoint; does not read its weights");
   show->add_option("path", flags->path,
-                   "a model, an adapter, a checkpoint or a directory of them, as of ls")
+                   "model, adapter, checkpoint or directory of checkpoints, as for ls")
       ->required();
-  show->add_flag("--json", flags->json, "as JSON");
+  show->add_flag("--json", flags->json, "print JSON");
   show->callback([flags] {
     const Json summary = Json::parse(convert::CheckpointSummary(flags->path));
     if (flags->json) {

@@ -50,21 +50,21 @@ void Gc(const GcFlags& flags) {
     std::printf("%s\n", out.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
     return;
   }
-  std::printf("%zu removed, %.1f MiB; %zu steps stay%s\n", result.removed.size(), MiB(bytes),
+  std::printf("%zu removed, %.1f MiB; %zu steps kept%s\n", result.removed.size(), MiB(bytes),
               result.kept.size(), flags.options.dry_run ? " (dry run: nothing was touched)" : "");
 }
 
 void AddGc(CLI::App& command) {
   const auto flags = std::make_shared<GcFlags>();
-  CLI::App* gc = command.add_subcommand(
-      "gc",
-      "remove old steps and what killed writers left; never the newest sound step, nor the best");
-  gc->add_option("dir", flags->dir, "a run's directory, or that of its steps")->required();
-  gc->add_option("--keep", flags->options.keep, "how many of the newest steps stay")
+  CLI::App* gc = command.add_subcommand("gc",
+                                        "remove old steps and leftovers of killed writers; keep "
+                                        "the newest undamaged step and the best");
+  gc->add_option("dir", flags->dir, "directory of a run, or of its steps")->required();
+  gc->add_option("--keep", flags->options.keep, "number of newest steps to keep")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
       ->capture_default_str();
-  gc->add_flag("--dry-run", flags->options.dry_run, "only say what would be removed");
-  gc->add_flag("--json", flags->json, "as JSON");
+  gc->add_flag("--dry-run", flags->options.dry_run, "list what would be removed; remove nothing");
+  gc->add_flag("--json", flags->json, "print JSON");
   gc->callback([flags] { Gc(*flags); });
 }
 
@@ -80,9 +80,9 @@ CLI::App* AddWriter(CLI::App& command, const char* name, const char* description
                     WriteFlags& flags) {
   CLI::App* verb = command.add_subcommand(name, description);
   verb->add_option("source", flags.source,
-                   "a checkpoint, a directory of a run's steps (the newest), or a model")
+                   "checkpoint, model, or directory of a run's steps (the newest step is read)")
       ->required();
-  verb->add_option("target", flags.target, "directory that is made")->required();
+  verb->add_option("target", flags.target, "directory to create")->required();
   verb->add_option("--threads", flags.threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
@@ -93,12 +93,13 @@ void AddExportParams(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<WriteFlags>();
   CLI::App* verb = AddWriter(
       command, "export-params",
-      "weights alone, in bf16, as a checkpoint that is a Hugging Face directory, too", *flags);
+      "write the weights alone, in bf16, as a checkpoint that is also a Hugging Face directory",
+      *flags);
   verb->add_option("--dtype", flags->dtype,
-                   "bf16, f16 or f32, rounded once from the master weights, or keep")
+                   "weight type: bf16, f16 or f32 (rounded once from the master weights), or keep")
       ->capture_default_str();
   verb->add_flag("--unroll", flags->unroll,
-                 "MaxText's word for a tensor per layer, which this format always has");
+                 "accepted for MaxText's sake; this format always has one tensor per layer");
   verb->callback([flags, &exit_code] {
     exit_code = ConvertAndPrint(
         convert::ExportParamsSpec(Named(flags->source), Named(flags->target), flags->dtype),
@@ -108,11 +109,12 @@ void AddExportParams(CLI::App& command, int& exit_code) {
 
 void AddReshard(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<WriteFlags>();
-  CLI::App* verb =
-      AddWriter(command, "reshard",
-                "a model's tensors, bit for bit, in safetensors files of another size", *flags);
-  verb->add_option("--shard-bytes", flags->shard_bytes,
-                   "of tensors in one file, at most, such as 500M; a larger tensor has its own")
+  CLI::App* verb = AddWriter(
+      command, "reshard",
+      "rewrite a model's tensors, bit for bit, in safetensors files of another size", *flags);
+  verb->add_option(
+          "--shard-bytes", flags->shard_bytes,
+          "most bytes of tensors per file, such as 500M; a larger tensor gets its own file")
       ->capture_default_str();
   verb->callback([flags, &exit_code] {
     exit_code = ConvertAndPrint(

@@ -2,14 +2,14 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "engine/base/error.h"
-#include "server/cli/job_child.h"
+#include "engine/base/attempt.h"
 #include "server/cli/usage.h"
 #include "server/cli/verbs.h"
+#include "server/jobs/exit_codes.h"
 
 namespace tandem::server {
 namespace {
@@ -18,15 +18,15 @@ int ExitCodeOf(const Error& error) {
   if (error.reason() == "in_use") return kExitInUse;
   switch (error.code()) {
     case ErrorCode::kInvalidArgument:
-      return 2;
+      return kExitUsage;
     case ErrorCode::kDataLoss:
-      return 65;
+      return kExitBadData;
     case ErrorCode::kIo:
-      return 74;
+      return kExitIo;
     case ErrorCode::kCancelled:
-      return 130;
+      return kExitCancelled;
     default:
-      return 1;
+      return kExitFailed;
   }
 }
 
@@ -40,39 +40,35 @@ void Parse(CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) words.emplace_back(argv[i]);
   FindVerb(app, words);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ExtrasError&) {
-    throw Error(ErrorCode::kInvalidArgument, UnknownWordMessage(app));
+  const auto unknown_word = ExceptionOf<CLI::ExtrasError>([&] { app.parse(argc, argv); });
+  if (unknown_word) throw Error(ErrorCode::kInvalidArgument, UnknownWordMessage(app));
+}
+
+// Returns the exit code.
+int RunVerb(int argc, char** argv) {
+  CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", VersionLine);
+  app.footer(kExitCodes);
+  int exit_code = 0;
+  for (const Verb& verb : Verbs()) {
+    verb.add(*app.add_subcommand(verb.name, verb.description), exit_code);
   }
+  if (const auto error = ExceptionOf<CLI::ParseError>([&] { Parse(app, argc, argv); })) {
+    // CLI11 prints help and version requests as "errors" with code 0.
+    return app.exit(*error) == 0 ? kExitDone : kExitUsage;
+  }
+  return exit_code;
 }
 
 }  // namespace
 
 int RunCli(int argc, char** argv) {
-  try {
-    CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
-    app.require_subcommand(1);
-    app.set_version_flag("--version", VersionLine);
-    app.footer(kExitCodes);
-    int exit_code = 0;
-    for (const Verb& verb : Verbs()) {
-      verb.add(*app.add_subcommand(verb.name, verb.description), exit_code);
-    }
-    try {
-      Parse(app, argc, argv);
-    } catch (const CLI::ParseError& error) {
-      // CLI11 prints help and version requests as "errors" with code 0.
-      return app.exit(error) == 0 ? 0 : 2;
-    }
-    return exit_code;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "tandem: %s\n", error.what());
-    return ExitCodeOf(error);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "tandem: %s\n", error.what());
-    return 1;
-  }
+  int exit_code = kExitDone;
+  const std::optional<Error> error = Attempt([&] { exit_code = RunVerb(argc, argv); });
+  if (!error) return exit_code;
+  std::fprintf(stderr, "tandem: %s\n", error->what());
+  return ExitCodeOf(*error);
 }
 
 }  // namespace tandem::server

@@ -23,12 +23,11 @@ void AddConfig(CLI::App& command, int&) {
   const auto flags = std::make_shared<ConfigFlags>();
   command.require_subcommand(1);
 
-  CLI::App* explain = command.add_subcommand("explain", "say what a key of a training spec does");
-  explain->add_option("key", flags->key, "a key, or MaxText's name of it; without: list all keys");
+  CLI::App* explain = command.add_subcommand("explain", "explain a key of a training spec");
+  explain->add_option("key", flags->key, "key, or its name in MaxText (default: list all keys)");
   explain->add_option("spec", flags->spec,
-                      "training spec: also say its value there, and where "
-                      "that came from");
-  explain->add_option("overrides", flags->overrides, "key=value words on top of the spec");
+                      "training spec: also print the key's value there and its origin");
+  explain->add_option("overrides", flags->overrides, "key=value words that override the spec");
   explain->callback([flags] {
     if (flags->key.empty()) {
       std::fputs(training::ListKeys().c_str(), stdout);
@@ -41,7 +40,7 @@ void AddConfig(CLI::App& command, int&) {
 
   CLI::App* show = command.add_subcommand("show", "print every value of a training spec");
   show->add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
-  show->add_option("overrides", flags->overrides, "key=value words on top of the spec");
+  show->add_option("overrides", flags->overrides, "key=value words that override the spec");
   show->callback([flags] {
     const auto spec = training::LoadTrainSpec(flags->spec, flags->overrides);
     std::fputs(training::ShowSpec(spec).c_str(), stdout);

@@ -14,6 +14,8 @@
 
 #include "config/app_config.h"
 #include "convert/formats/check_spec.h"
+#include "convert/formats/maxtext/maxtext_map.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
@@ -100,22 +102,19 @@ namespace {
 
 int ConvertJob(const ConvertFlags& flags) {
   const fs::path dir = fs::absolute(flags.job_dir).lexically_normal();
-  return EndInResult(dir, "out of memory", [&] {
+  return EndInResult(dir, "", [&] {
     const fs::path file = dir / "spec.json";
     const convert::ConvertSpec spec =
         convert::ParseConvertSpec(engine::ReadWholeFile(file, kMaxSpecBytes), file.string());
     LowerPriority(0);
     const OpenJob job(dir);
-    try {
+    const auto cancelled = ErrorOf({ErrorCode::kCancelled}, [&] {
       const convert::ConvertResult made = Run(spec, job.context(), flags.threads);
       nlohmann::ordered_json result = {{"status", "succeeded"}};
       result.update(nlohmann::ordered_json::parse(convert::ConvertResultJson(made)));
       WriteResult(dir, result);
-      return 0;
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kCancelled) return kExitTryAgain;
-      throw;
-    }
+    });
+    return cancelled ? kExitTryAgain : 0;
   });
 }
 
@@ -125,73 +124,77 @@ void AddConvert(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<ConvertFlags>();
   command.add_option(
       "source", flags->source,
-      "a model: a Hugging Face directory, a checkpoint of ours or of MaxText (Orbax), a file of "
-      "GGUF or llama2.c; or the directory of a PEFT adapter (with --base); which of them, its "
-      "files say");
-  command.add_option("target", flags->target, "directory or file that is made");
+      "model: Hugging Face directory, Tandem or MaxText (Orbax) checkpoint, GGUF or llama2.c file; "
+      "or directory of a PEFT adapter, with --base. The format is detected from the files");
+  command.add_option("target", flags->target, "directory or file to create");
   command.add_option("--to", flags->spec.format, "format of the target: " + convert::FormatNames())
       ->capture_default_str();
   command.add_option("--base", flags->base,
-                     "of an adapter: directory of the model into whose weights it is merged; with "
-                     "--to peft: directory or GGUF file of the model that the source was tuned "
-                     "from");
+                     "adapter source: directory of the model to merge the adapter into; --to peft: "
+                     "directory or GGUF file of the model that the source was tuned from");
   command
-      .add_option("--rank", flags->spec.peft.rank,
-                  "of peft: rank of the adapter that is made of what the source differs by")
+      .add_option(
+          "--rank", flags->spec.peft.rank,
+          "--to peft: rank of the adapter that approximates the source's difference from --base")
       ->check(CLI::Range(int64_t{1}, convert::kMostRank));
   command
-      .add_option("--alpha", flags->spec.peft.alpha,
-                  "of peft: lora_alpha, over rank the adapter's scale (default: as rank)")
+      .add_option(
+          "--alpha", flags->spec.peft.alpha,
+          "--to peft: lora_alpha; the adapter's scale is lora_alpha / rank (default: the rank)")
       ->check(CLI::Range(convert::kLeastAlpha, convert::kMostAlpha));
-  command.add_option(
-      "--dtype", flags->spec.dtype,
-      "f32, bf16 or f16 for all weights; q8_0 or q4_0 for the matrices of a GGUF file "
-      "(default: as the model has them)");
+  command.add_option("--dtype", flags->spec.dtype,
+                     "f32, bf16 or f16 for all weights; q8_0 or q4_0 for the matrices of a GGUF "
+                     "file (default: the source's types)");
   const auto scan = command.add_flag(
-      "--scan", flags->scan, "all layers of a kind in one tensor, where the format has both");
-  command.add_flag("--unroll", flags->unroll, "a tensor for each layer, where the format has both")
+      "--scan", flags->scan,
+      "stack the layers of a kind in one tensor, where the format has both layouts");
+  command
+      .add_flag("--unroll", flags->unroll,
+                "write one tensor per layer, where the format has both layouts")
       ->excludes(scan);
   const auto shard_bytes =
       command
-          .add_option("--shard-bytes", flags->shard_bytes,
-                      "most bytes of one file of weights, in native formats (500M, 2G)")
+          .add_option(
+              "--shard-bytes", flags->shard_bytes,
+              "most bytes per file of weights, such as 500M or 2G, in formats that split them")
           ->capture_default_str();
   command
-      .add_option("--max-shard-mib", flags->max_shard_mib,
-                  "the same in MiB, the older name of --shard-bytes")
+      .add_option("--max-shard-mib", flags->max_shard_mib, "older form of --shard-bytes, in MiB")
       ->check(CLI::Range(1, 1 << 30))
       ->excludes(shard_bytes);
   command.add_flag("--ocdbt,!--no-ocdbt", flags->spec.maxtext.ocdbt,
-                   "of maxtext: one database, or a directory for each array (default: --ocdbt)");
-  command.add_option("--zarr", flags->spec.maxtext.zarr, "of maxtext: version of the arrays")
+                   "--to maxtext: one OCDBT database (default), or a directory per array");
+  command
+      .add_option("--zarr", flags->spec.maxtext.zarr, "--to maxtext: Zarr version of the arrays")
       ->check(CLI::IsMember({2, 3}))
       ->capture_default_str();
-  command.add_option("--maxtext-model", flags->spec.maxtext.model,
-                     "of maxtext: which form of Llama, by a name such as llama3-8b or llama3.1-8b "
-                     "(default: that of llama3.1)");
+  command.add_option(
+      "--maxtext-model", flags->spec.maxtext.model,
+      "--to maxtext, for families with two layouts of q and k: a model's name such as " +
+          convert::MaxTextFormExamples() + " (default: q and k in pairs)");
   command.add_flag("--all-bf16", flags->spec.maxtext.all_bf16,
-                   "of maxtext in bf16: bf16 also for norms, embeddings and queries that it "
-                   "damages, which else are f32");
-  command.add_flag("--overwrite", flags->spec.overwrite, "replace a model that is there already");
+                   "--to maxtext in bf16: also write norms, embeddings and queries in bf16 where "
+                   "it loses precision (default: f32 for these)");
+  command.add_flag("--overwrite", flags->spec.overwrite, "replace an existing target");
   command.add_flag("--verify,!--no-verify", flags->verify,
-                   "read again and compare what was written (default; merged weights always are)");
-  command.add_flag("--no-certificate", flags->no_certificate,
-                   "do not run source and target and compare what they say; the record says so");
+                   "read the target again and compare it with the source (default; always done for "
+                   "merged weights)");
+  command.add_flag(
+      "--no-certificate", flags->no_certificate,
+      "do not run source and target to compare their outputs; convert.json records this");
   command.add_option("--max-kl", flags->spec.max_kl,
-                     "keep nothing that is farther from the source, at any position, than this KL "
-                     "divergence (nats; 0: not at all)");
+                     "fail if the KL divergence from the source exceeds this value at any position "
+                     "(nats; 0: no difference at all)");
   command.add_option("--threads", flags->threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command.add_option("--job", flags->job_dir,
-                     "job directory: reads spec.json there, writes events.jsonl and result.json, "
-                     "and gives way to everything else");
+                     "job directory: read spec.json there, write events.jsonl and result.json, run "
+                     "at the lowest priority");
   command.footer(
-      "The target is made in TARGET.part and gets its name at the end. What a conversion that was "
-      "killed,\n"
-      "or that a full disk ended, left there, the same command goes on with; one that is stopped "
-      "leaves\n"
-      "nothing, but for --job, whose next start goes on.");
+      "The target is written to TARGET.part and renamed at the end. The same command resumes a\n"
+      "conversion that was killed or ended by a full disk. A stopped conversion leaves nothing,\n"
+      "except with --job: its next start resumes.");
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       exit_code = ConvertJob(*flags);

@@ -32,7 +32,8 @@ training::TrainSpec ReadSpec(const DataFlags& flags) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
   FindSpecPaths(spec);
   if (flags.eval && spec.data.eval.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "data.eval: names no file, --eval asks for it");
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.eval is not set, and --eval needs it: add data.eval=FILE");
   }
   return spec;
 }
@@ -113,7 +114,7 @@ int Prepare(const DataFlags& flags) {
   const training::PreparedData prepared = PrepareData(spec, files, pool, split, flags.out);
   Print(flags.out + ": " + std::to_string(prepared.samples) + " samples, " +
         std::to_string(prepared.tokens) + " tokens, " + std::to_string(prepared.bytes) + " bytes");
-  Print("train with data.train=" + flags.out + " and the rest of the spec as it is");
+  Print("train with data.train=" + flags.out + "; leave the rest of the spec unchanged");
   return 0;
 }
 
@@ -121,8 +122,8 @@ CLI::App* AddAction(CLI::App& command, const char* name, const char* description
                     const std::shared_ptr<DataFlags>& flags) {
   CLI::App* const action = command.add_subcommand(name, description);
   action->add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
-  action->add_option("overrides", flags->overrides, "key=value words on top of the spec");
-  action->add_flag("--eval", flags->eval, "of data.eval in place of data.train");
+  action->add_option("overrides", flags->overrides, "key=value words that override the spec");
+  action->add_flag("--eval", flags->eval, "use data.eval instead of data.train");
   return action;
 }
 
@@ -132,22 +133,21 @@ void AddData(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<DataFlags>();
   command.require_subcommand(1);
   AddAction(command, "check",
-            "read, render and tokenise all of it; list what is bad (exit code 65)", flags)
+            "read, render and tokenise all samples; list the bad ones (exit code 65)", flags)
       ->callback([flags, &exit_code] { exit_code = Check(*flags); });
 
   CLI::App* const show =
-      AddAction(command, "show", "print a sample, with what is trained marked", flags);
-  show->add_option("--index", flags->index, "number of the sample, from 0");
-  show->add_flag("--tokens", flags->tokens, "a line for each token, in place of the text");
+      AddAction(command, "show", "print a sample and mark the trained tokens", flags);
+  show->add_option("--index", flags->index, "index of the sample, from 0");
+  show->add_flag("--tokens", flags->tokens, "print one line per token instead of the text");
   show->callback([flags, &exit_code] { exit_code = Show(*flags); });
 
-  AddAction(command, "stats", "lengths, shares, duplicates", flags)->callback([flags, &exit_code] {
-    exit_code = Stats(*flags);
-  });
+  AddAction(command, "stats", "print lengths, shares and duplicates", flags)
+      ->callback([flags, &exit_code] { exit_code = Stats(*flags); });
 
   CLI::App* const prepare =
-      AddAction(command, "prepare", "write the tokens to a file that data.train may name", flags);
-  prepare->add_option("--out", flags->out, "the file to write, NAME.tok")->required();
+      AddAction(command, "prepare", "write the tokens to a file for data.train", flags);
+  prepare->add_option("--out", flags->out, "file to write, NAME.tok")->required();
   prepare->callback([flags, &exit_code] { exit_code = Prepare(*flags); });
 }
 

@@ -39,7 +39,7 @@ void Doctor() {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     std::printf("open files    %llu at most%s\n", static_cast<unsigned long long>(files.rlim_cur),
-                files.rlim_cur < 4200 ? ": raise it (ulimit -n) for 4096 connections" : "");
+                files.rlim_cur < 4200 ? "; raise it (ulimit -n) to serve 4096 connections" : "");
   }
   std::string names;
   for (const std::string_view name : config::EmbeddedModelNames()) {
@@ -80,7 +80,7 @@ int DoctorCache() {
                 entry.reason.empty() ? "" : ": ", entry.reason.c_str());
   }
   std::printf("read          %.2f GB in %.2f s\n", static_cast<double>(bytes) / 1e9, took.count());
-  if (any_damaged) std::printf("the next load of a damaged model packs it again\n");
+  if (any_damaged) std::printf("the next load of the model replaces a damaged file\n");
   return any_damaged ? 1 : 0;
 }
 
@@ -88,9 +88,9 @@ int DoctorCache() {
 
 void AddDoctor(CLI::App& command, int& exit_code) {
   const auto cache = std::make_shared<bool>(false);
-  command.add_flag("--cache", *cache,
-                   "read all packed weights and say which are sound, damaged or stale; exit 1 if "
-                   "any is damaged");
+  command.add_flag(
+      "--cache", *cache,
+      "read all packed weights; report each as sound, damaged or stale; exit 1 if any is damaged");
   command.callback([cache, &exit_code] {
     if (*cache) {
       exit_code = DoctorCache();

@@ -40,7 +40,8 @@ training::TrainSpec SpecOfRun(const EvalFlags& flags, std::string* adapter) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.what, flags.overrides);
   const fs::path exported = spec.run_dir() / (spec.lora.enable ? "adapter" : "hf");
   if (!fs::is_directory(exported)) {
-    throw Error(ErrorCode::kNotFound, exported.string() + ": the run has exported nothing yet");
+    throw Error(ErrorCode::kNotFound,
+                exported.string() + " does not exist: the run has exported nothing yet");
   }
   if (spec.lora.enable) {
     if (adapter->empty()) *adapter = exported.string();
@@ -50,13 +51,15 @@ training::TrainSpec SpecOfRun(const EvalFlags& flags, std::string* adapter) {
   }
   if (!flags.data.empty()) spec.data.eval = flags.data;
   if (spec.data.eval.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "eval: --data must name a text; the spec has none");
+    throw Error(ErrorCode::kInvalidArgument,
+                "eval: --data is required, since the spec has no data.eval");
   }
   return spec;
 }
 
 training::TrainSpec SpecOfModel(const EvalFlags& flags) {
-  if (flags.data.empty()) throw Error(ErrorCode::kInvalidArgument, "eval: --data must name a text");
+  if (flags.data.empty())
+    throw Error(ErrorCode::kInvalidArgument, "eval: --data is required: name a text file");
   std::vector<std::string> words = {"model.load_parameters_path=" + flags.what,
                                     "data.train=" + flags.data, "data.eval=" + flags.data,
                                     "train.steps=1"};
@@ -83,7 +86,7 @@ nlohmann::ordered_json ToJson(const training::Evaluation& result) {
 // Runs as a step of a pipeline. Fails if the loss exceeds max_loss, which stops the pipeline.
 int EvalJob(EvalFlags flags) {
   const fs::path dir = flags.job_dir;
-  return EndInResult(dir, "out of memory: a smaller per_device_batch_size needs less", [&] {
+  return EndInResult(dir, "lower per_device_batch_size", [&] {
     const std::string file = (dir / "spec.json").string();
     const auto spec = engine::ParseUntrustedJson(engine::ReadWholeFile(file, 1 << 20), file);
     flags.what = engine::JsonStringOr(spec, "model", "", file);
@@ -97,9 +100,9 @@ int EvalJob(EvalFlags flags) {
     events.Write({"message", 1, 1, is.loss, ToJson(is).dump()});
     const double max_loss = engine::JsonNumberOr(spec, "max_loss", 1e9, 0, 1e9, file);
     if (!(is.loss <= max_loss)) {
-      throw Error(ErrorCode::kFailedPrecondition, "the loss of " + flags.what + " is " +
-                                                      std::to_string(is.loss) + ", max_loss is " +
-                                                      std::to_string(max_loss));
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "the loss of " + flags.what + " is " + std::to_string(is.loss) +
+                      ", above max_loss " + std::to_string(max_loss));
     }
     nlohmann::ordered_json result = {{"status", "succeeded"}};
     result.update(ToJson(is));
@@ -123,27 +126,26 @@ void Eval(const EvalFlags& flags) {
 
 void AddEval(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<EvalFlags>();
-  command.add_option(
-      "what", flags->what,
-      "a model (directory, GGUF or llama2.c file, ORG/NAME of the hub), or the training "
-      "spec of a run that has exported one");
+  command.add_option("what", flags->what,
+                     "model (directory, GGUF or llama2.c file, or ORG/NAME at the hub), or "
+                     "training spec of a run that has exported a model");
   command.add_option("overrides", flags->overrides,
-                     "key=value words of a training spec, such as data.max_target_length=512");
-  command.add_option("--data", flags->data,
-                     "text to predict, samples between delimiter lines; default: the spec's "
-                     "data.eval");
-  command.add_option("--adapter", flags->adapter, "LoRA adapter of the model, a PEFT directory");
+                     "key=value words that override the spec, such as data.max_target_length=512");
+  command.add_option(
+      "--data", flags->data,
+      "text file to predict; delimiter lines separate samples (default: the spec's data.eval)");
+  command.add_option("--adapter", flags->adapter, "LoRA adapter for the model, a PEFT directory");
   command.add_flag("--json", flags->json, "print one JSON object");
   command.add_option("--job", flags->job_dir,
-                     "job directory: reads spec.json there, writes events.jsonl and result.json, "
-                     "and gives way to everything else");
+                     "job directory: read spec.json there, write events.jsonl and result.json, run "
+                     "at the lowest priority");
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       exit_code = EvalJob(*flags);
       return;
     }
     if (flags->what.empty()) {
-      throw Error(ErrorCode::kInvalidArgument, "eval: name a model or a spec, or --job DIR");
+      throw Error(ErrorCode::kInvalidArgument, "eval: give a model, a spec, or --job DIR");
     }
     Eval(*flags);
   });

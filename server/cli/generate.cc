@@ -1,16 +1,16 @@
+#include "engine/generate.h"
+
 #include <CLI/CLI.hpp>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
-#include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "config/embedded_models.h"
 #include "engine/base/log.h"
-#include "engine/engine.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -49,7 +49,7 @@ std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
     if (fault != std::errc() || id < 0 || id >= vocab_size || (next != end && *next != ',')) {
       throw Error(ErrorCode::kInvalidArgument,
                   "--tokens must be ids in [0, " + std::to_string(vocab_size - 1) +
-                      "] with commas between them, got '" + text.substr(0, 60) + "'");
+                      "], separated by commas, got '" + text.substr(0, 60) + "'");
     }
     out.push_back(id);
     at = next == end ? end : next + 1;
@@ -57,17 +57,17 @@ std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
   return out;
 }
 
-// Calls `take` with each piece of the text, or of the list of ids, on the engine's thread.
+// Calls `take` with each piece of the text, or of the list of ids.
 void Generate(const GenerateFlags& flags, const std::function<void(std::string_view)>& take) {
   ConfigureLog(flags.log_level, LogFormat::kText);
   engine::EngineOptions options = ToEngineOptions(flags.options);
   options.max_seqs = 1;
-  const auto model = LoadServedModel(OpenModelSource(ParseModelSource(flags.model)), options,
+  const auto model = LoadServedModel(OpenModelArgument(ParseModelArgument(flags.model)), options,
                                      ReadChatTemplate(flags.options));
   const engine::LoadedModel& loaded = model->loaded();
 
   engine::GenerationRequest request;
-  request.prompt = flags.tokens.empty() ? EncodePlainPrompt(*model, flags.prompt, true)
+  request.prompt = flags.tokens.empty() ? EncodePlainPrompt(*model, flags.prompt, {})
                                         : ParseTokens(flags.tokens, loaded.vocab_size);
   CheckPromptLength(*model, request.prompt.size(), "prompt");
   request.sampling.temperature = static_cast<float>(flags.temperature);
@@ -78,24 +78,17 @@ void Generate(const GenerateFlags& flags, const std::function<void(std::string_v
       flags.max_tokens, loaded.max_model_len - static_cast<int64_t>(request.prompt.size()));
 
   const bool print_ids = flags.print_ids || !loaded.tokenizer;
-  std::promise<engine::RequestFinished> finished;
   bool is_first = true;
-  model->engine->Submit(std::move(request), [&](RequestId, engine::GenerationEvent event) {
-    if (const auto* delta = std::get_if<engine::TextDelta>(&event)) {
-      if (print_ids) {
-        for (const TokenId id : delta->token_ids) {
-          take((is_first ? "" : ",") + std::to_string(id));
-          is_first = false;
-        }
-      } else {
-        take(delta->text);
-      }
-    } else if (const auto* end = std::get_if<engine::RequestFinished>(&event)) {
-      finished.set_value(*end);
+  engine::Generate(*model->engine, std::move(request), [&](const engine::TextDelta& delta) {
+    if (!print_ids) {
+      take(delta.text);
+      return;
+    }
+    for (const TokenId id : delta.token_ids) {
+      take((is_first ? "" : ",") + std::to_string(id));
+      is_first = false;
     }
   });
-  const engine::RequestFinished end = finished.get_future().get();
-  if (end.outcome == engine::RequestFinished::Outcome::kFailed) throw Error(end.code, end.message);
 }
 
 int GenerateOnScreen(const GenerateFlags& flags) {
@@ -110,7 +103,7 @@ int GenerateOnScreen(const GenerateFlags& flags) {
 // Runs as a step of a pipeline; writes the text to DIR/text.txt.
 int GenerateJob(GenerateFlags flags) {
   const std::filesystem::path dir = flags.job_dir;
-  return EndInResult(dir, "out of memory: a model with weights of fewer bits needs less", [&] {
+  return EndInResult(dir, "load the model with --dtype int8 or int4", [&] {
     const std::string file = (dir / "spec.json").string();
     const auto spec = engine::ParseUntrustedJson(engine::ReadWholeFile(file, 1 << 20), file);
     flags.model = engine::JsonStringOr(spec, "model", flags.model, file);
@@ -144,28 +137,29 @@ void AddGenerate(CLI::App& command, int& exit_code) {
   command
       .add_option("--model,-m", flags->model,
                   "model directory, GGUF or llama2.c file, embedded name, or "
-                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] of the hub")
+                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] at the hub")
       ->capture_default_str();
   AddModelFlags(command, flags->options);
   auto* prompt = command.add_option("--prompt,-p", flags->prompt, "text to continue");
   auto* tokens = command.add_option("--tokens", flags->tokens, "token ids to continue: 1,2,3");
   prompt->excludes(tokens);
-  command.add_option("--max-tokens", flags->max_tokens, "tokens to generate at most")
+  command.add_option("--max-tokens", flags->max_tokens, "most tokens to generate")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
-  command.add_option("--temperature", flags->temperature, "0 is greedy")
+  command.add_option("--temperature", flags->temperature, "sampling temperature (0: greedy)")
       ->check(CLI::Range(0.0, 2.0))
       ->capture_default_str();
   command.add_option("--top-p", flags->top_p)->check(CLI::Range(0.0, 1.0))->capture_default_str();
-  command.add_option("--top-k", flags->top_k, "0: off")
+  command.add_option("--top-k", flags->top_k, "sample from the K likeliest tokens (0: all)")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
-  auto* seed = command.add_option("--seed", flags->seed, "same seed, same text (default: random)");
+  auto* seed = command.add_option(
+      "--seed", flags->seed, "random seed; the same seed gives the same text (default: random)");
   command.add_flag("--ids", flags->print_ids, "print token ids instead of text");
   command.add_option("--log-level", flags->log_level)->capture_default_str();
   command.add_option("--job", flags->job_dir,
-                     "job directory: reads spec.json there, writes text.txt, events.jsonl and "
-                     "result.json, and gives way to everything else");
+                     "job directory: read spec.json there, write text.txt, events.jsonl and "
+                     "result.json, run at the lowest priority");
   command.callback([flags, prompt, tokens, seed, &exit_code] {
     if (!flags->job_dir.empty()) {
       exit_code = GenerateJob(*flags);

@@ -14,9 +14,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <system_error>
 
-#include "engine/base/error.h"
+#include "engine/base/attempt.h"
 #include "engine/base/thread_name.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/posix_file.h"
@@ -151,10 +150,8 @@ void EventLog::Write(const ProgressEvent& event) {
 
 // A run that resumes from the checkpoint does not report the earlier events again.
 void EventLog::Sync() {
-  try {
-    engine::SyncPath(path_);
-  } catch (const Error& error) {
-    std::printf("warning: %s\n", error.what());
+  if (const auto error = ErrorOf([&] { engine::SyncPath(path_); })) {
+    std::printf("warning: %s\n", error->what());
   }
 }
 
@@ -172,39 +169,25 @@ OpenJob::OpenJob(const fs::path& dir) : events_(dir) {
   context_.report = [this](const ProgressEvent& event) { events_.Write(event); };
 }
 
-int EndInResult(const fs::path& dir, const char* out_of_memory, const std::function<int()>& work) {
+int EndInResult(const fs::path& dir, const std::string& memory_advice,
+                const std::function<int()>& work) {
   const UniqueFd lock = LockRunDirectory(dir);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails the write, not the process
-  const auto fail = [&](std::string_view code, const char* what) {
-    try {
-      WriteResult(dir, {{"status", "failed"}, {"error", {{"code", code}, {"message", what}}}});
-    } catch (const Error& error) {
-      // Most likely a full disk, which also ended the run. The exit code still reports the fault.
-      std::fprintf(stderr, "tandem: %s\n", error.what());
-    }
-  };
-  try {
-    return work();
-  } catch (const std::bad_alloc&) {
-    fail("out_of_memory", out_of_memory);
-    throw Error(ErrorCode::kUnavailable, out_of_memory);
-  } catch (const std::system_error& error) {
-    // EAGAIN: no memory for the stack of a thread.
-    const bool is_memory = error.code() == std::errc::resource_unavailable_try_again ||
-                           error.code() == std::errc::not_enough_memory;
-    fail(is_memory ? "out_of_memory" : "failed", is_memory ? out_of_memory : error.what());
-    throw;
-  } catch (const Error& error) {
-    if (error.reason() == "out_of_memory") {
-      fail("out_of_memory", (std::string(error.what()) + "; " + out_of_memory).c_str());
-    } else {
-      fail(NameOf(error.code()), error.what());
-    }
-    throw;
-  } catch (const std::exception& error) {
-    fail("failed", error.what());
-    throw;
-  }
+  int exit_code = 0;
+  const std::optional<Error> error = Attempt([&] { exit_code = work(); });
+  if (!error) return exit_code;
+  const bool is_memory = error->reason() == "out_of_memory";
+  const Error advised(error->code(), is_memory && !memory_advice.empty()
+                                         ? std::string(error->what()) + "; " + memory_advice
+                                         : error->what());
+  const std::string_view code = is_memory ? "out_of_memory" : NameOf(error->code());
+  const auto full_disk = ErrorOf([&] {
+    WriteResult(dir,
+                {{"status", "failed"}, {"error", {{"code", code}, {"message", advised.what()}}}});
+  });
+  // Most likely a full disk, which also ended the run. The exit code still reports the fault.
+  if (full_disk) std::fprintf(stderr, "tandem: %s\n", full_disk->what());
+  throw Error(is_memory ? advised : *error);
 }
 
 }  // namespace tandem::server

@@ -8,20 +8,17 @@
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <stop_token>
+#include <string>
 #include <thread>
 
 #include "engine/base/job_context.h"
+#include "server/jobs/exit_codes.h"
 
 namespace tandem::server {
 
 // Shared by the verbs that run as a job's process (`tandem VERB --job DIR`). The process reads
 // DIR/spec.json and writes DIR/events.jsonl. It ends with DIR/result.json, or, if it was stopped,
 // with kExitTryAgain and no result.
-
-// Stopped before the end: start the same command again to resume (EX_TEMPFAIL).
-inline constexpr int kExitTryAgain = 75;
-// Another process works in the directory (EX_UNAVAILABLE).
-inline constexpr int kExitInUse = 69;
 
 // Turns SIGTERM and SIGINT into a stop request while it lives. The handlers only write one byte to
 // a pipe, which is async-signal-safe; a thread reads it. At most one instance at a time.
@@ -81,8 +78,9 @@ class OpenJob {
 
 // The main function of a job's process. Locks DIR/work.lock, then calls `work` and returns its exit
 // code. Throws as LockRunDirectory before it changes anything in the directory. Writes an exception
-// of `work` to result.json and rethrows it; `out_of_memory` is the message for std::bad_alloc.
-int EndInResult(const std::filesystem::path& dir, const char* out_of_memory,
+// of `work` to result.json and throws it as an Error. When memory ran out, `memory_advice` ends the
+// message.
+int EndInResult(const std::filesystem::path& dir, const std::string& memory_advice,
                 const std::function<int()>& work);
 
 }  // namespace tandem::server

@@ -23,21 +23,21 @@ std::filesystem::path CacheDir() {
 void AddModelFlags(CLI::App& command, ModelFlags& flags) {
   command
       .add_option("--dtype", flags.dtype,
-                  "type of the weights: auto, f32 or bf16 to compute in it; int8 or int4 to round "
-                  "them to blocks and compute in bf16; auto keeps the blocks of a GGUF file")
+                  "weight type: auto, f32 or bf16 compute in that type; int8 or int4 quantise to "
+                  "blocks and compute in bf16; auto keeps the blocks of a GGUF file")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "int8", "int4"}))
       ->capture_default_str();
   command.add_option("--threads", flags.threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command.add_option("--memory", flags.memory,
-                     "budget for weights, KV cache and scratch, such as 8G (default: 80 % of what "
-                     "is available)");
+                     "budget for weights, KV cache and scratch, such as 8G (default: 80 % of the "
+                     "available memory)");
   command.add_option("--cache-size", flags.cache_size,
-                     "bound of the packed-weight cache, such as 64G");
+                     "most bytes of the packed-weight cache, such as 64G");
   command
       .add_option("--max-model-len", flags.max_model_len,
-                  "context bound in tokens (0: the model's own)")
+                  "context limit in tokens (0: the model's own)")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->capture_default_str();
   command.add_option("--chat-template", flags.chat_template_file,

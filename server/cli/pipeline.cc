@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/hub/options.h"
 #include "engine/hub/pull.h"
@@ -47,11 +48,12 @@ std::string FromEnvironment(const char* name) {
 std::string CachedPath(const std::string& path) {
   const auto reference = engine::ParseHubReference(path);
   if (fs::exists(path) || !reference) return path;
-  try {
-    return engine::FindPulledModel(*reference, engine::HubOptionsFromEnvironment()).string();
-  } catch (const Error&) {
-    return path;  // not in the cache: fetched when the job starts
-  }
+  std::string cached = path;
+  // An error: not in the cache, the job fetches it at its start.
+  ErrorOf([&] {
+    cached = engine::FindPulledModel(*reference, engine::HubOptionsFromEnvironment()).string();
+  });
+  return cached;
 }
 
 PipelineSpec Load(const PipelineFlags& flags) {
@@ -148,7 +150,7 @@ int Run(const PipelineFlags& flags) {
 // jobs.
 int RunAsJob(const PipelineFlags& flags) {
   const fs::path dir = fs::absolute(flags.job_dir).lexically_normal();
-  return EndInResult(dir, "out of memory", [&] {
+  return EndInResult(dir, "", [&] {
     const fs::path file = dir / "spec.json";
     PipelineSpec spec =
         ParsePipelineSpec(engine::ReadWholeFile(file, kMaxSpecBytes), file.string(), {}, {});
@@ -177,30 +179,29 @@ int RunAsJob(const PipelineFlags& flags) {
 void AddPipeline(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<PipelineFlags>();
   command.add_option("--job", flags->job_dir,
-                     "job directory: reads spec.json there, writes events.jsonl and result.json, "
-                     "and gives way to everything else");
-  CLI::App* run = command.add_subcommand(
-      "run",
-      "run the jobs of a pipeline, each after those it needs; what has been done and is "
-      "unchanged is not done again, what was interrupted goes on");
+                     "job directory: read spec.json there, write events.jsonl and result.json, run "
+                     "at the lowest priority");
+  CLI::App* run =
+      command.add_subcommand("run",
+                             "run the jobs of a pipeline, each after the jobs it needs; skip jobs "
+                             "that are done and unchanged, resume interrupted ones");
   run->add_option("spec", flags->spec, "pipeline (YAML or JSON)")->required();
   run->add_option("overrides", flags->overrides,
-                  "key=value words on top of it, such as jobs.finetune.steps=100");
+                  "key=value words that override the spec, such as jobs.finetune.steps=100");
   run->add_option("--dir", flags->dir,
-                  "directory of state and outputs (default: the spec's dir, or pipelines/NAME)");
-  auto* only = run->add_option("--only", flags->only,
-                               "run this job alone; what it needs must have been done");
-  run->add_option("--from", flags->from,
-                  "leave out the jobs before this one, which must have been done")
+                  "directory for state and outputs (default: the spec's dir, or pipelines/NAME)");
+  auto* only =
+      run->add_option("--only", flags->only, "run only this job; the jobs it needs must be done");
+  run->add_option("--from", flags->from, "start at this job; the jobs before it must be done")
       ->excludes(only);
-  run->add_flag("--dry-run", flags->dry_run, "check the spec and say what would be run");
+  run->add_flag("--dry-run", flags->dry_run, "check the spec and list what would run; run nothing");
   run->add_flag("--json", flags->json,
                 "end with one JSON object on standard output; progress goes to standard error");
   run->callback([flags, &exit_code] { exit_code = flags->dry_run ? Plan(*flags) : Run(*flags); });
   command.callback([flags, run, &exit_code] {
     if (run->parsed()) return;
     if (flags->job_dir.empty()) {
-      throw Error(ErrorCode::kInvalidArgument, "pipeline: tandem pipeline run SPEC, or --job DIR");
+      throw Error(ErrorCode::kInvalidArgument, "pipeline: give 'run SPEC', or --job DIR");
     }
     exit_code = RunAsJob(*flags);
   });

@@ -26,13 +26,13 @@ void AddPlan(CLI::App& command, int& exit_code) {
   };
   const auto flags = std::make_shared<Flags>();
   command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
-  command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
+  command.add_option("overrides", flags->overrides, "key=value words that override the spec");
   command.add_option("--memory", flags->memory,
-                     "budget that must do, such as 8G (default: resources.memory_max_bytes, else "
-                     "what is free)");
-  command.add_flag("--json", flags->json, "as JSON");
+                     "memory budget to check against, such as 8G (default: "
+                     "resources.memory_max_bytes, else the free memory)");
+  command.add_flag("--json", flags->json, "print JSON");
   command.add_flag("--program", flags->program,
-                   "the steps of the program too, with bytes and FLOPs");
+                   "also print the steps of the program, with bytes and FLOPs");
   command.callback([flags, &exit_code] {
     training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
     FindSpecPaths(spec);

@@ -45,7 +45,7 @@ void Profile(const ProfileFlags& flags) {
     const training::ProfileRow row = training::ProfileSpec(specs[i], options, CacheDir());
     roof = row.roof_flops;
     std::printf("%-32s %10.1f %12.0f %10.1f %6.1f%% %12.1f %12.1f\n",
-                values[i].empty() ? "as the spec says" : values[i].c_str(), row.step_seconds * 1e3,
+                values[i].empty() ? "spec unchanged" : values[i].c_str(), row.step_seconds * 1e3,
                 row.tokens_per_second, row.tflops * 1e3, row.mfu * 100,
                 static_cast<double>(row.predicted_bytes) / 0x1p20,
                 static_cast<double>(row.measured_bytes) / 0x1p20);
@@ -58,13 +58,13 @@ void Profile(const ProfileFlags& flags) {
 void AddProfile(CLI::App& command, int&) {
   const auto flags = std::make_shared<ProfileFlags>();
   command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
-  command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
-  command.add_option("--sweep", flags->sweep,
-                     "key=value,value,…: one row for each value, such as "
-                     "per_device_batch_size=64,256");
-  command.add_option("--steps", flags->options.steps, "measured steps of each value")
+  command.add_option("overrides", flags->overrides, "key=value words that override the spec");
+  command.add_option(
+      "--sweep", flags->sweep,
+      "key=value,value,…: print one row per value, such as per_device_batch_size=64,256");
+  command.add_option("--steps", flags->options.steps, "measured steps per value")
       ->check(CLI::Range(1, 1'000'000));
-  command.add_option("--warmup", flags->options.warmup, "steps before them")
+  command.add_option("--warmup", flags->options.warmup, "unmeasured steps per value before these")
       ->check(CLI::Range(0, 1'000'000));
   command.callback([flags] { Profile(*flags); });
 }

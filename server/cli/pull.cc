@@ -10,14 +10,14 @@
 #include <stop_token>
 #include <string>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "server/cli/verbs.h"
+#include "server/jobs/exit_codes.h"
 
 namespace tandem::server {
 namespace {
-
-constexpr int kExitTryAgain = 75;
 
 struct PullFlags {
   std::string model;
@@ -40,24 +40,24 @@ int RunPull(const PullFlags& flags) {
   if (!reference) {
     throw Error(ErrorCode::kInvalidArgument,
                 "'" + flags.model +
-                    "' is no model of the hub: expected ORG/NAME, ORG/NAME@REVISION, or for a GGUF "
-                    "file ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M");
+                    "' is not a model name of the hub: expected ORG/NAME, ORG/NAME@REVISION, or "
+                    "for a GGUF file ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M");
   }
   engine::HubOptions options = engine::HubOptionsFromEnvironment();
   options.connections = flags.connections;
   BlockStopSignals();
   std::stop_source stop;
-  try {
+  const auto cancelled = ErrorOf({ErrorCode::kCancelled}, [&] {
     const std::filesystem::path path = engine::PullModel(
         *reference, options, engine::StoppingOnSignals(engine::ShowPullProgress(), stop),
         stop.get_token());
     std::printf("%s\n", path.c_str());
-    return 0;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCancelled) throw;
-    std::fprintf(stderr, "tandem: interrupted; the same command goes on from here\n");
+  });
+  if (cancelled) {
+    std::fprintf(stderr, "tandem: interrupted; the same command resumes\n");
     return kExitTryAgain;
   }
+  return 0;
 }
 
 }  // namespace
@@ -69,21 +69,22 @@ void AddPull(CLI::App& command, int& exit_code) {
                   "ORG/NAME, ORG/NAME@REVISION (branch, tag or commit), or for a GGUF file "
                   "ORG/NAME:FILE.gguf or ORG/NAME:Q4_K_M")
       ->required();
-  command.add_option("--connections", flags->connections, "connections to fetch over")
+  command.add_option("--connections", flags->connections, "number of parallel downloads")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   command.add_option("--log-level", flags->log_level)->capture_default_str();
   command.footer(
-      "Prints the path of the model, which lies in the cache that Hugging Face's own tools use.\n"
-      "What is there is not fetched again; what was interrupted (exit code 75) goes on.\n\n"
+      "Prints the path of the model in the cache, which Hugging Face's own tools share.\n"
+      "Skips files in the cache. The same command resumes an interrupted download (exit code "
+      "75).\n\n"
       "Environment:\n"
       "  HF_HUB_CACHE, HF_HOME    the cache; default ~/.cache/huggingface/hub\n"
       "  HF_TOKEN, HF_TOKEN_PATH  token for gated and private models; default $HF_HOME/token\n"
       "  HF_HUB_DISABLE_IMPLICIT_TOKEN=1\n"
       "                           send no token\n"
       "  HF_ENDPOINT              the hub, or a mirror; default https://huggingface.co\n"
-      "  HF_HUB_OFFLINE=1         use only what the cache holds\n"
-      "  HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte that are borne; default 10\n"
+      "  HF_HUB_OFFLINE=1         use the cache only\n"
+      "  HF_HUB_DOWNLOAD_TIMEOUT  seconds without a byte before a retry; default 10\n"
       "  HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE, SSL_CERT_DIR");
   command.callback([flags, &exit_code] { exit_code = RunPull(*flags); });
 }

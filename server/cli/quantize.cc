@@ -84,7 +84,9 @@ std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const Quantize
     if (flags.text_file.empty()) {
       return engine::SpreadTokens(model.vocab_size, kTokensWithoutText);
     }
-    throw Error(ErrorCode::kInvalidArgument, "the model has no tokenizer to read --text with");
+    throw Error(ErrorCode::kInvalidArgument,
+                "the model has no tokenizer, so it cannot read --text: leave --text out to use "
+                "random token ids");
   }
   const std::string text = flags.text_file.empty()
                                ? std::string(kText)
@@ -99,7 +101,7 @@ std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const Quantize
 
 int Quantize(const QuantizeFlags& flags) {
   ConfigureLog(flags.log_level, LogFormat::kText);
-  const engine::ModelDir dir = OpenModelSource(ParseModelSource(flags.model)).files;
+  const engine::ModelDir dir = OpenModelArgument(ParseModelArgument(flags.model)).files;
   const engine::LoadedModel reference = Open(dir, flags, "auto");
   const engine::LoadedModel rounded = Open(dir, flags, flags.dtype);
 
@@ -141,26 +143,26 @@ void AddQuantize(CLI::App& command, int& exit_code) {
   command
       .add_option("--model,-m", flags->model,
                   "model directory, GGUF or llama2.c file, embedded name, or "
-                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] of the hub")
+                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] at the hub")
       ->capture_default_str();
   command
       .add_option("--dtype", flags->dtype,
-                  "int8 or int4: blocks of 32 weights with a scale each; kept in the cache of "
-                  "packed weights, where --dtype of the same name finds it")
+                  "int8 or int4: blocks of 32 weights with one scale each. The packed-weight cache "
+                  "keeps the result for --dtype of the same name")
       ->required()
       ->check(CLI::IsMember({"int8", "int4"}));
-  command.add_option("--text", flags->text_file,
-                     "text file along which the rounded model is compared (default: a short one "
-                     "that is built in)");
-  command.add_option("--window", flags->window, "tokens read in one context")
+  command.add_option(
+      "--text", flags->text_file,
+      "text file on which the quantised model is compared (default: a short built-in text)");
+  command.add_option("--window", flags->window, "tokens per context window")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 20))
       ->capture_default_str();
-  command.add_option("--report", flags->report_file, "file that keeps the report, as JSON");
+  command.add_option("--report", flags->report_file, "file to write the report to, as JSON");
   command.add_option("--threads", flags->threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
   command.add_option("--cache-size", flags->cache_size,
-                     "bound of the packed-weight cache, such as 64G");
+                     "most bytes of the packed-weight cache, such as 64G");
   command.add_option("--log-level", flags->log_level)->capture_default_str();
   command.callback([flags, &exit_code] { exit_code = Quantize(*flags); });
 }

@@ -114,7 +114,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.http.write_timeout = Milliseconds(config.write_timeout);
   options.http.ping_interval = Milliseconds(config.ping_interval);
   options.engine = ToEngineOptions(config);
-  for (const std::string& model : config.model) options.models.push_back(ParseModelSource(model));
+  for (const std::string& model : config.model) options.models.push_back(ParseModelArgument(model));
   for (const std::string& adapter : config.adapter) {
     options.adapters.push_back(ParseAdapterSource(adapter));
   }
@@ -228,12 +228,12 @@ void AddServe(CLI::App& command, int& exit_code) {
   flags->sources.environment = [](const char* name) -> const char* { return std::getenv(name); };
   command
       .add_option("--config", flags->sources.file,
-                  "file with any of the flags below as `name: value` (YAML); the environment goes "
-                  "before it, and flags before both")
+                  "YAML file with any of the flags below as `name: value`; environment variables "
+                  "override it, flags override both")
       ->type_name("FILE");
-  command.add_flag("--check-config", flags->only_check,
-                   "say what is wrong with the configuration, or print it with the origin of each "
-                   "value, and exit");
+  command.add_flag(
+      "--check-config", flags->only_check,
+      "check the configuration and exit: print its errors, or each value with its origin");
   for (const ConfigKey& key : config::ConfigKeys()) AddFlag(command, key, flags->sources);
   command.callback([flags, &exit_code] { exit_code = Serve(*flags); });
 }

@@ -144,35 +144,36 @@ void AddTokenizer(CLI::App& command, int&) {
 
   CLI::App* train = command.add_subcommand("train", "train byte-level BPE on a text file");
   train->add_option("corpus", flags->corpus, "text file")->required()->check(CLI::ExistingFile);
-  train->add_option("--vocab-size", flags->trainer.vocab_size, "tokens in all")
+  train->add_option("--vocab-size", flags->trainer.vocab_size, "size of the vocabulary in tokens")
       ->check(CLI::Range(257, 1 << 24))
       ->capture_default_str();
   train
       ->add_option("--min-pair-count", flags->trainer.min_pair_count,
-                   "pairs seen less often are not merged")
+                   "least count of a pair to merge it")
       ->capture_default_str();
   train->add_option("--special", flags->trainer.special_tokens,
-                    "control token; repeatable; these get the first ids");
+                    "control token; repeatable; control tokens get the first ids");
   train->add_option("--out,-o", flags->out, "file to write")->capture_default_str();
   train->callback([flags] { Train(*flags); });
 
   CLI::App* encode = command.add_subcommand("encode", "print the token ids of a text");
-  encode->add_option("text", flags->text, "the text ('-' or nothing: standard input)");
+  encode->add_option("text", flags->text, "text to encode ('-' or nothing: standard input)");
   encode
       ->add_option("--tokenizer,-t", flags->tokenizer,
                    "model directory, GGUF file, tokenizer.json, tokenizer.model or .tiktoken file")
       ->required();
   encode->add_option("--file,-f", flags->file, "read the text from a file");
-  encode->add_flag("--special", flags->parse_special, "control tokens spelled in the text count");
+  encode->add_flag("--special", flags->parse_special,
+                   "parse control tokens that are spelled in the text");
   encode->add_flag("--surround", flags->surround,
-                   "with the tokens that the post-processor puts around a text");
-  encode->add_flag(
-      "--json-lines", flags->json_lines,
-      "each line of the input is a text as a JSON string; prints a line of ids for each");
+                   "add the tokens that the post-processor puts around a text");
+  encode->add_flag("--json-lines", flags->json_lines,
+                   "read one JSON string per line of input; print one line of ids for each");
   encode->callback([flags] { Encode(*flags); });
 
-  CLI::App* decode = command.add_subcommand("decode", "print the text of token ids");
-  decode->add_option("ids", flags->ids, "ids: 1,2,3 ('-' or nothing: standard input)");
+  CLI::App* decode = command.add_subcommand("decode", "print the text that token ids decode to");
+  decode->add_option("ids", flags->ids,
+                     "token ids to decode: 1,2,3 ('-' or nothing: standard input)");
   decode
       ->add_option("--tokenizer,-t", flags->tokenizer,
                    "model directory, GGUF file, tokenizer.json, tokenizer.model or .tiktoken file")
@@ -180,7 +181,7 @@ void AddTokenizer(CLI::App& command, int&) {
   decode->add_option("--file,-f", flags->file, "read the ids from a file");
   decode->add_flag("--special", flags->keep_special, "print control tokens too");
   decode->add_flag("--json-lines", flags->json_lines,
-                   "decode each line of the input; prints a JSON string for each");
+                   "decode each line of input; print one JSON string for each");
   decode->callback([flags] { Decode(*flags); });
 }
 

@@ -56,7 +56,7 @@ engine::TokenizerFiles LoadTokenizerAt(const std::string& where) {
     texts.tokenizer_json = engine::ReadWholeFile(path, kMaxFileBytes);
     files = engine::LoadTokenizer(texts);
   }
-  if (!files) throw Error(ErrorCode::kNotFound, where + " holds no tokenizer");
+  if (!files) throw Error(ErrorCode::kNotFound, where + " has no tokenizer");
   return std::move(*files);
 }
 

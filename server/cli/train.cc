@@ -25,10 +25,10 @@ struct TrainFlags {
   std::string job_dir;
 };
 
-constexpr const char* kOutOfMemory =
-    "out of memory: a smaller batch_size (per_device_batch_size) or seq_len (max_target_length), "
-    "an adapter (lora) of lower rank, or a higher resources.memory_max_bytes would help; tandem "
-    "plan says what a run needs";
+constexpr const char* kMemoryAdvice =
+    "lower batch_size (per_device_batch_size), seq_len (max_target_length) or the "
+    "LoRA rank, or raise resources.memory_max_bytes; tandem plan prints the memory that a run "
+    "needs";
 
 int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
@@ -61,7 +61,7 @@ int TrainSpecFile(const TrainFlags& flags) {
 
 int TrainJob(const TrainFlags& flags) {
   const fs::path dir = flags.job_dir;
-  return EndInResult(dir, kOutOfMemory, [&] {
+  return EndInResult(dir, kMemoryAdvice, [&] {
     const fs::path json = dir / "spec.json";
     training::TrainSpec spec =
         training::LoadTrainSpec(fs::exists(json) ? json : dir / "spec.yaml", flags.overrides);
@@ -75,11 +75,11 @@ int TrainJob(const TrainFlags& flags) {
 void AddTrain(CLI::App& command, int& exit_code) {
   const auto flags = std::make_shared<TrainFlags>();
   command.add_option("spec", flags->spec,
-                     "training spec (YAML or JSON); left out, the words are all of it");
-  command.add_option("overrides", flags->overrides, "key=value words on top of the spec");
+                     "training spec (YAML or JSON); without it the words are the whole spec");
+  command.add_option("overrides", flags->overrides, "key=value words that override the spec");
   command.add_option("--job", flags->job_dir,
-                     "job directory: reads spec.json or spec.yaml there, writes events.jsonl and "
-                     "result.json, and gives way to everything else");
+                     "job directory: read spec.json or spec.yaml there, write events.jsonl and "
+                     "result.json, run at the lowest priority");
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       // Without a spec argument the first positional word is an override.
@@ -91,7 +91,7 @@ void AddTrain(CLI::App& command, int& exit_code) {
     }
     if (flags->spec.empty()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "train: name a spec file or key=value words, or --job DIR");
+                  "train: give a spec file, key=value words, or --job DIR");
     }
     exit_code = TrainSpecFile(*flags);
   });

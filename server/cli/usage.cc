@@ -61,10 +61,10 @@ const CLI::App& FindVerb(const CLI::App& root, std::span<const std::string> word
       if (child->get_name() == word) next = child;
     }
     if (next == nullptr) {
-      throw Error(ErrorCode::kInvalidArgument, "there is no verb '" + VerbPath(*verb) + " " +
-                                                   word.substr(0, 80) + "'" +
-                                                   DidYouMean(NearestWord(word, names)) +
-                                                   "\nRun '" + HelpOf(*verb) + "' for the list.");
+      throw Error(ErrorCode::kInvalidArgument,
+                  "there is no verb '" + VerbPath(*verb) + " " + word.substr(0, 80) + "'" +
+                      DidYouMean(NearestWord(word, names)) + "\nRun '" + HelpOf(*verb) +
+                      "' to list the verbs.");
     }
     verb = next;
   }

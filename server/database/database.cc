@@ -227,13 +227,13 @@ void Database::Check() {
   if (version == 0 && Number("SELECT count(*) FROM sqlite_schema") == 0) return;
   if (application != kApplicationId) {
     throw Error(ErrorCode::kDataLoss,
-                path_.string() + " is a database, but not this server's; move it away");
+                path_.string() + " is a database of another program; move it away");
   }
   if (version > kSchemaVersion) {
     throw Error(ErrorCode::kFailedPrecondition,
                 "database " + path_.string() + " has schema version " + std::to_string(version) +
-                    ", and this program knows versions up to " + std::to_string(kSchemaVersion) +
-                    "; use the newer program");
+                    ", but this program supports only versions up to " +
+                    std::to_string(kSchemaVersion) + "; use a newer program");
   }
   Query query = Prepare("PRAGMA quick_check(1)");
   const std::string verdict = query.Next() ? query.Text() : "no answer";

@@ -1,9 +1,8 @@
 #pragma once
 
-namespace tandem::server {
+#include "engine/base/disk_full.h"
 
-// Whether a system call failed because the disk, the quota or the file size limit is exhausted.
-bool IsDiskFull(int error_number);
+namespace tandem::server {
 
 // Throws kUnavailable with reason insufficient_storage: the client gets 507.
 [[noreturn]] void ThrowDiskFull();

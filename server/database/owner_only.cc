@@ -21,6 +21,11 @@ std::string Octal(mode_t mode) {
   return text;
 }
 
+void WarnOfRights(const std::filesystem::path& path, mode_t mode, const std::string& why) {
+  spdlog::warn("permissions_too_wide path={} mode={} reason=\"{}\"", path.string(), Octal(mode),
+               why);
+}
+
 }  // namespace
 
 void RestrictToOwner(const std::filesystem::path& path) {
@@ -37,9 +42,23 @@ void RestrictToOwner(const std::filesystem::path& path) {
     spdlog::info("permissions_corrected path={} from={} to={}", path.string(),
                  Octal(status.st_mode), Octal(wanted));
   } else {
-    spdlog::warn("permissions_too_wide path={} mode={} reason=\"{}\"", path.string(),
-                 Octal(status.st_mode), why);
+    WarnOfRights(path, status.st_mode, why);
   }
+}
+
+void RestrictDirectoryToOwner(const std::filesystem::path& dir,
+                              const std::function<bool(std::string_view name)>& is_ours) {
+  struct stat status {};
+  if (::stat(dir.c_str(), &status) != 0 || (status.st_mode & kOthersRights) == 0) return;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(dir, error);
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (is_ours(name)) continue;
+    return WarnOfRights(dir, status.st_mode, "other programs use it: it holds " + name);
+  }
+  if (error) return WarnOfRights(dir, status.st_mode, error.message());
+  RestrictToOwner(dir);
 }
 
 }  // namespace tandem::server

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
@@ -32,8 +33,14 @@ constexpr size_t kMaxTasks = 1 << 20;
 
 std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir) {
   const std::filesystem::path dir = data_dir / "files";
-  MakeDirectories(dir);
   std::error_code error;
+  if (std::filesystem::exists(dir, error)) {
+    RestrictDirectoryToOwner(dir, [](std::string_view name) {
+      return name.starts_with(kIdPrefix) || name == kUnknownDir;
+    });
+    return dir;
+  }
+  MakeDirectories(dir);
   std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
   if (error) {
     throw Error(ErrorCode::kIo, "could not create " + dir.string() + ": " + error.message());
@@ -123,7 +130,7 @@ FileStore::FileStore(Options options)
     : options_(std::move(options)),
       dir_(MakeFilesDir(options_.data_dir)),
       database_(options_.data_dir / "tandem.db"),
-      threads_(kThreads, kMaxTasks, "tandem-file") {
+      threads_({.n_threads = kThreads, .max_queued = kMaxTasks, .name = "tandem-file"}) {
   const std::lock_guard lock(mutex_);
   Recover();
   RemoveExpired();
@@ -313,15 +320,13 @@ void FileStore::FinishRemoval(const std::string& id) {
 
 // Returns false if the database refuses, for example on a full disk.
 bool FileStore::ForgetRow(const std::string& id) {
-  try {
+  const auto error = ErrorOf([&] {
     Query query = database_.Prepare("DELETE FROM files WHERE id = ?");
     query.Bind(std::string_view(id));
     query.Next();
-    return true;
-  } catch (const Error& error) {
-    spdlog::warn("file_row_kept id={} reason=\"{}\"", id, error.what());
-    return false;
-  }
+  });
+  if (error) spdlog::warn("file_row_kept id={} reason=\"{}\"", id, error->what());
+  return !error;
 }
 
 void FileStore::Delete(const std::string& id) {
@@ -331,7 +336,7 @@ void FileStore::Delete(const std::string& id) {
   Require(id);
   if (options_.is_in_use && options_.is_in_use(id)) {
     throw Error(ErrorCode::kAlreadyExists,
-                "file '" + id + "' is in use by a job that has not ended: cancel the job first")
+                "file '" + id + "' is in use by an unfinished job: cancel the job first")
         .WithParam("id")
         .WithReason("in_use");
   }

@@ -104,7 +104,7 @@ class FileStore {
 
   // Runs a task on a thread that may wait for the disk. False if the store is stopping or the queue
   // is full.
-  bool Post(std::function<void()> task) { return threads_.TryPost(std::move(task)); }
+  bool Post(std::function<void()> task) { return threads_.TryPost(0, std::move(task)); }
   // Finishes running tasks and drops queued ones.
   void Stop() { threads_.Stop(); }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 
 namespace tandem::server {
@@ -90,12 +91,8 @@ void FormUpload::Pump() {
 // Keeps the first fault for the answer and ignores the rest of the form.
 void FormUpload::Consume(std::string_view bytes) {
   if (fault_) return;
-  try {
-    parser_.Feed(bytes);
-  } catch (...) {
-    fault_ = std::current_exception();
-    form_.file.reset();
-  }
+  fault_ = FaultOf([&] { parser_.Feed(bytes); });
+  if (fault_) form_.file.reset();
 }
 
 void FormUpload::OnPart(const PartHead& head) {
@@ -131,8 +128,7 @@ void FormUpload::OnData(std::string_view bytes) {
     form_.file->Write(bytes);
   } else if (field_ != nullptr) {
     if (field_->size() + bytes.size() > kMaxFieldBytes) {
-      throw BadForm("a field of the form is longer than " + std::to_string(kMaxFieldBytes) +
-                    " bytes");
+      throw BadForm("a form field is longer than " + std::to_string(kMaxFieldBytes) + " bytes");
     }
     *field_ += bytes;
   }
@@ -149,11 +145,8 @@ void FormUpload::End() {
   parser_.Finish();
   if (!fault_ && parser_.fault()) fault_ = std::make_exception_ptr(BadForm(*parser_.fault()));
   if (!fault_) {
-    try {
-      return on_form(std::move(form_));
-    } catch (...) {
-      fault_ = std::current_exception();
-    }
+    fault_ = FaultOf([&] { on_form(std::move(form_)); });
+    if (!fault_) return;
   }
   form_.file.reset();
   on_fault(fault_);

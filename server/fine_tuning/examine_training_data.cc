@@ -3,6 +3,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
 #include "server/fine_tuning/fine_tuning_object.h"
@@ -26,7 +27,7 @@ int64_t LineOf(std::string_view where) {
 }  // namespace
 
 TrainingData ExamineTrainingData(const training::TrainSpec& given,
-                                 const std::function<bool()>& is_cancelled) {
+                                 const std::function<bool(int64_t n_bytes)>& is_cancelled) {
   training::TrainSpec spec = given;
   spec.data.on_bad_row = training::OnBadRow::kSkip;
   const training::ModelFiles files = training::LoadModelFiles(spec);
@@ -40,7 +41,7 @@ TrainingData ExamineTrainingData(const training::TrainSpec& given,
     data.sample_ids = sample.tokens;
     data.sample_loss.assign(sample.trained.begin(), sample.trained.end());
   };
-  try {
+  const auto no_good_row = ErrorOf({ErrorCode::kDataLoss, ErrorCode::kInvalidArgument}, [&] {
     const training::OpenedData opened = training::OpenData(spec, files, pool, options);
     const training::DataReport& report = opened.report;
     data.examples = report.rows;
@@ -53,11 +54,10 @@ TrainingData ExamineTrainingData(const training::TrainSpec& given,
     data.tokens = report.tokens;
     data.longest = report.longest;
     data.lengths = report.lengths;
-  } catch (const Error& error) {
-    // The file has no good row, or no rows.
-    if (error.code() != ErrorCode::kDataLoss && error.code() != ErrorCode::kInvalidArgument) throw;
+  });
+  if (no_good_row) {
     data.bad = 1;
-    data.errors.emplace_back(0, WithoutPath(error.what(), spec.data.train.string()));
+    data.errors.emplace_back(0, WithoutPath(no_good_row->what(), spec.data.train.string()));
   }
   return data;
 }

@@ -87,7 +87,8 @@ std::optional<std::string> ReaderOf(JobSupervisor& jobs, const fs::path& dir) {
 
 void RefuseInUse(JobSupervisor& jobs, const fs::path& dir, const std::string& what) {
   if (const std::optional<std::string> reader = ReaderOf(jobs, dir)) {
-    throw Error(ErrorCode::kAlreadyExists, what + " is what job " + *reader + " begins with")
+    throw Error(ErrorCode::kAlreadyExists, what + " is the starting point of unfinished job " +
+                                               *reader + ": wait for the job or cancel it")
         .WithParam("model")
         .WithReason("in_use");
   }

@@ -75,15 +75,15 @@ Json FineTuningEvents::Event(const char* kind, int64_t number, int64_t created_a
   return event;
 }
 
-bool FineTuningEvents::ReadMore(std::vector<Json>* events) {
+bool FineTuningEvents::ReadMore(bool is_over, std::vector<Json>* events) {
   std::vector<Json> read;
   if (!has_begun_) {
     has_begun_ = true;
     read.push_back(Event("c", 0, job_.created_at));
     read.back()["message"] = "Created fine-tuning job: " + job_.id;
   }
-  const bool more_messages = ReadMessages(&read);
-  const bool more_metrics = ReadMetrics(&read);
+  const bool more_messages = ReadMessages(is_over, &read);
+  const bool more_metrics = ReadMetrics(is_over, &read);
   std::stable_sort(read.begin(), read.end(), [](const Json& a, const Json& b) {
     return a["created_at"].get<int64_t>() < b["created_at"].get<int64_t>();
   });
@@ -91,9 +91,9 @@ bool FineTuningEvents::ReadMore(std::vector<Json>* events) {
   return more_messages || more_metrics;
 }
 
-bool FineTuningEvents::ReadMessages(std::vector<Json>* events) {
-  const LogChunk chunk = ReadLogLines(job_.dir / "events.jsonl", messages_offset_, kPieceBytes,
-                                      IsFinished(job_.status));
+bool FineTuningEvents::ReadMessages(bool is_over, std::vector<Json>* events) {
+  const LogChunk chunk =
+      ReadLogLines(job_.dir / "events.jsonl", messages_offset_, kPieceBytes, is_over);
   for (const LogLine& line : chunk.lines) {
     const Json row = ParseRow(line.text);
     if (!row.is_object() || !row.contains("kind") || !row["kind"].is_string()) continue;
@@ -132,9 +132,8 @@ Json FineTuningEvents::MetricsEvent(const Json& row, Json data, int64_t offset) 
   return event;
 }
 
-bool FineTuningEvents::ReadMetrics(std::vector<Json>* events) {
-  const LogChunk chunk =
-      ReadLogLines(MetricsFile(job_), metrics_offset_, kPieceBytes, IsFinished(job_.status));
+bool FineTuningEvents::ReadMetrics(bool is_over, std::vector<Json>* events) {
+  const LogChunk chunk = ReadLogLines(MetricsFile(job_), metrics_offset_, kPieceBytes, is_over);
   for (const LogLine& line : chunk.lines) {
     const Json row = ParseRow(line.text);
     if (!row.is_object()) continue;

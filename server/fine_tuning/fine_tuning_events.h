@@ -18,8 +18,9 @@ class FineTuningEvents {
   FineTuningEvents(const Job& job, int64_t steps);
 
   // Appends a bounded piece of the events written since the last call, sorted by time. Returns true
-  // if more are ready.
-  bool ReadMore(std::vector<nlohmann::ordered_json>* events);
+  // if more are ready. `is_over`: the job had ended before this call, so an unterminated last line
+  // is complete.
+  bool ReadMore(bool is_over, std::vector<nlohmann::ordered_json>* events);
   // Returns the final events of a job that has ended; empty before its end. Call after ReadMore has
   // returned false.
   std::vector<nlohmann::ordered_json> End(const Job& job);
@@ -29,8 +30,8 @@ class FineTuningEvents {
   nlohmann::ordered_json MetricsEvent(const nlohmann::ordered_json& row,
                                       nlohmann::ordered_json data, int64_t offset) const;
   bool IsTold(int64_t step) const;
-  bool ReadMessages(std::vector<nlohmann::ordered_json>* events);
-  bool ReadMetrics(std::vector<nlohmann::ordered_json>* events);
+  bool ReadMessages(bool is_over, std::vector<nlohmann::ordered_json>* events);
+  bool ReadMetrics(bool is_over, std::vector<nlohmann::ordered_json>* events);
 
   const Job job_;
   const int64_t steps_;

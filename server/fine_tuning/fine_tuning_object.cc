@@ -25,7 +25,7 @@ std::string TextAt(const Json& object, const char* name) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
-Json ErrorOf(const Job& job) {
+Json ErrorJson(const Job& job) {
   if (!job.error) return Json();
   const FineTuningError shown = FineTuningErrorOf(job);
   Json error;
@@ -175,7 +175,7 @@ nlohmann::ordered_json FineTuningJobJson(const Job& job, int64_t now) {
   out["validation_file"] = part("validation_file");
   out["result_files"] = result ? Json(result->result_files) : Json::array();
   out["trained_tokens"] = result ? Json(result->trained_tokens) : Json();
-  out["error"] = ErrorOf(job);
+  out["error"] = ErrorJson(job);
   out["seed"] = part("seed");
   out["estimated_finish"] = EstimatedFinish(job, now);
   out["integrations"] = Json::array();

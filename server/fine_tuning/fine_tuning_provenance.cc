@@ -4,6 +4,7 @@
 
 #include "convert/work/provenance.h"
 #include "engine/adapter/lora_adapter.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
@@ -33,7 +34,7 @@ Json BaseOf(const Job& job, const fs::path& dir, const ModelRegistry& models) {
     if (!model->provenance.empty()) base["provenance"] = Json::parse(model->provenance);
   }
   if (hash.empty()) {
-    base["reason"] = "no hash: the base was not served any more";
+    base["reason"] = "no hash: the base was no longer served";
   } else {
     base["content_sha256"] = hash;
   }
@@ -42,13 +43,12 @@ Json BaseOf(const Job& job, const fs::path& dir, const ModelRegistry& models) {
 
 Json FileOf(const char* role, const std::string& id, const FileStore& files) {
   Json file = {{"role", role}, {"name", id}};
-  try {
+  const auto deleted = ErrorOf([&] {
     const auto mapped = engine::MappedFile::Open(files.PathOf(id));
     file["bytes"] = mapped->bytes().size();
     file["file_sha256"] = engine::ToHex(engine::Sha256Of(mapped->bytes()));
-  } catch (const Error&) {
-    file["reason"] = "no hash: the file was deleted";
-  }
+  });
+  if (deleted) file["reason"] = "no hash: the file was deleted";
   return file;
 }
 
@@ -57,7 +57,7 @@ Json FileOf(const char* role, const std::string& id, const FileStore& files) {
 void RecordFineTuning(const Job& job, const fs::path& dir, const ModelRegistry& models,
                       const FileStore& files) {
   const fs::path record = dir / convert::kTrainingFile;
-  try {
+  const auto error = Attempt([&] {
     if (fs::exists(record)) return;
     Json parents = Json::array({BaseOf(job, dir, models)});
     const char* role = "training_file";
@@ -72,9 +72,8 @@ void RecordFineTuning(const Job& job, const fs::path& dir, const ModelRegistry& 
                        {"parents", parents}};
     engine::WriteFileAtomically(record,
                                 text.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  } catch (const std::exception& error) {
-    spdlog::warn("provenance_not_written job={} reason=\"{}\"", job.id, error.what());
-  }
+  });
+  if (error) spdlog::warn("provenance_not_written job={} reason=\"{}\"", job.id, error->what());
 }
 
 }  // namespace tandem::server

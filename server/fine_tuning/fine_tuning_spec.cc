@@ -110,13 +110,15 @@ FineTuningPlan PlanFineTuning(FineTuningRequest request, const TrainingBase& bas
   FineTuningPlan plan;
   FineTuningHyperparameters& chosen = request.hyperparameters;
   if (chosen.seq_len.value_or(0) > base.max_model_len) {
-    throw BadValue("hyperparameters.seq_len", "seq_len may be at most the model's " +
-                                                  std::to_string(base.max_model_len) + ", got " +
-                                                  std::to_string(*chosen.seq_len));
+    throw BadValue("hyperparameters.seq_len",
+                   "hyperparameters.seq_len must be at most the model's context length " +
+                       std::to_string(base.max_model_len) + ", got " +
+                       std::to_string(*chosen.seq_len));
   }
   if (!base.adapter_path.empty() && !chosen.lora) {
-    throw BadValue("hyperparameters.lora", "lora cannot be false: '" + base.id +
-                                               "' is an adapter, and only goes on as one");
+    throw BadValue("hyperparameters.lora",
+                   "hyperparameters.lora must not be false: '" + base.id +
+                       "' is an adapter, and its training continues as one");
   }
   if (!request.seed) request.seed = random_seed;
   if (!chosen.n_epochs) chosen.n_epochs = AutoEpochs(data.samples);

@@ -1,6 +1,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/attempt.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/models/adapter_host.h"
 #include "server/respond/error_response.h"
@@ -59,27 +61,19 @@ using Succeed = std::function<void(const ServedModel&)>;
 
 AdapterHost::OnEnd Answer(const ResponseWriter& writer, const Request& request,
                           std::string path_param, Succeed succeed) {
-  return
-      [writer, id = request.id, path_param = std::move(path_param), succeed = std::move(succeed)](
-          const std::shared_ptr<const ServedModel>& model, const std::exception_ptr& fault) {
-        try {
-          if (fault) std::rethrow_exception(fault);
-          return succeed(*model);
-        } catch (const Error& error) {
-          const auto shown = std::make_exception_ptr(WithPathParam(error, path_param));
-          writer.Send(ToResponse(MakeErrorReply(shown, id)));
-        } catch (...) {
-          writer.Send(ToResponse(MakeErrorReply(std::current_exception(), id)));
-        }
-      };
+  return [writer, id = request.id, path_param = std::move(path_param),
+          succeed = std::move(succeed)](const std::shared_ptr<const ServedModel>& model,
+                                        const std::optional<Error>& not_loaded) {
+    const std::optional<Error> error = not_loaded ? not_loaded : Attempt([&] { succeed(*model); });
+    if (!error) return;
+    writer.Send(ToResponse(MakeErrorReply(WithPathParam(*error, path_param), id)));
+  };
 }
 
 void CheckName(const std::string& name, const std::string& param) {
   if (IsModelName(name)) return;
   throw BadValue(param, param + " must be " + kModelNameRule + ", got " + ShortForm(Json(name)));
 }
-
-}  // namespace
 
 // GET /admin/adapters
 void ListAdapters(const HandlerContext& context, Request, ResponseWriter writer) {
@@ -140,16 +134,15 @@ void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWri
   const Succeed succeed = [writer](const ServedModel& model) {
     writer.Text(200, "Success: LoRA adapter '" + model.id + "' added successfully.");
   };
-  try {
+  const auto taken = ErrorOf({ErrorCode::kAlreadyExists}, [&] {
     RequireAdapters(context).Load(spec, body.dump(), Answer(writer, request, "lora_path", succeed));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kAlreadyExists) throw;
-    // vLLM's status for a taken name is 400, not 409.
-    throw Error(ErrorCode::kInvalidArgument,
-                std::string(error.what()) + ": unload it first, or set load_inplace")
-        .WithParam("lora_name")
-        .WithReason("already_exists");
-  }
+  });
+  if (!taken) return;
+  // vLLM's status for a taken name is 400, not 409.
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(taken->what()) + ": unload it first, or set load_inplace")
+      .WithParam("lora_name")
+      .WithReason("already_exists");
 }
 
 // POST /v1/unload_lora_adapter
@@ -162,6 +155,19 @@ void UnloadLoraAdapter(const HandlerContext& context, Request request, ResponseW
   RefuseUnknownFields(reader, "lora_name");
   RequireAdapters(context).Unload(name);
   writer.Text(200, "Success: LoRA adapter '" + name + "' removed successfully.");
+}
+
+}  // namespace
+
+std::span<const Endpoint> AdapterEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/admin/adapters", ListAdapters, Access::kAdminKey},
+      {"POST", "/admin/adapters/load", LoadAdapter, Access::kAdminKey},
+      {"POST", "/admin/adapters/unload", UnloadAdapter, Access::kAdminKey},
+      {"POST", "/v1/load_lora_adapter", LoadLoraAdapter, Access::kAdminKey},
+      {"POST", "/v1/unload_lora_adapter", UnloadLoraAdapter, Access::kAdminKey},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -1,6 +1,8 @@
 #include <nlohmann/json.hpp>
 
 #include "convert/spec/spec.h"
+#include "server/handlers/convert_spec.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_follower.h"
 #include "server/handlers/pipeline_spec.h"
@@ -29,7 +31,7 @@ Job FindJob(const HandlerContext& context, const Request& request) {
 }
 
 Error OnlyForTraining(const std::string& field) {
-  return Error(ErrorCode::kUnsupported, field + " is for jobs of type train")
+  return Error(ErrorCode::kUnsupported, field + " applies only to jobs of type train")
       .WithParam(field)
       .WithReason("unsupported_value");
 }
@@ -72,10 +74,7 @@ class LogFollower final : public JobFollower {
 
 JobSupervisor& RequireJobs(const HandlerContext& context) {
   JobSupervisor* jobs = context.jobs;
-  if (jobs == nullptr) {
-    throw Error(ErrorCode::kUnavailable, "the server is still starting")
-        .WithReason("model_loading");
-  }
+  if (jobs == nullptr) throw NotReady(context);
   return *jobs;
 }
 
@@ -113,6 +112,8 @@ void SendAccepted(const Job& job, const ResponseWriter& writer) {
   response.headers.emplace_back("location", "/admin/jobs/" + job.id);
   writer.Send(std::move(response));
 }
+
+namespace {
 
 // POST /admin/jobs
 void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -157,7 +158,7 @@ void CreateJob(const HandlerContext& context, Request request, ResponseWriter wr
   const std::string id = ModelIdOfJob(checked, "");
   if (!id.empty() && context.models.Contains(id) && context.models.Look(id)->owned_by != "user") {
     throw Error(ErrorCode::kAlreadyExists,
-                "a model named '" + id + "' is served already: choose another run_name")
+                "a model named '" + id + "' is already served: choose another run_name")
         .WithParam("spec.run_name");
   }
   SendAccepted(RequireJobs(context).Submit(*type, checked), writer);
@@ -168,11 +169,12 @@ void ListJobs(const HandlerContext& context, Request request, ResponseWriter wri
   JobFilter filter;
   if (const std::string* type = request.FindQuery("type")) {
     filter.type = ParseJobType(*type);
-    if (!filter.type) throw BadValue("type", "type is unknown: " + ShortForm(Json(*type)));
+    if (!filter.type) throw BadValue("type", "type is not a job type: " + ShortForm(Json(*type)));
   }
   if (const std::string* status = request.FindQuery("status")) {
     filter.status = ParseJobStatus(*status);
-    if (!filter.status) throw BadValue("status", "status is unknown: " + ShortForm(Json(*status)));
+    if (!filter.status)
+      throw BadValue("status", "status is not a job status: " + ShortForm(Json(*status)));
   }
   filter.limit = static_cast<size_t>(QueryInt(request, "limit", 20, 1, 100));
   if (const std::string* after = request.FindQuery("after")) filter.after = *after;
@@ -233,6 +235,21 @@ void GetJobLog(const HandlerContext& context, Request request, ResponseWriter wr
   }
   writer.AddHeader("x-next-offset", std::to_string(offset));
   writer.Text(200, std::move(text));
+}
+
+}  // namespace
+
+std::span<const Endpoint> AdminJobEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"POST", "/admin/jobs", CreateJob, Access::kAdminKey},
+      {"GET", "/admin/jobs", ListJobs, Access::kAdminKey},
+      {"GET", "/admin/jobs/{id}", GetJob, Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/cancel", CancelJob, Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/pause", PauseJob, Access::kAdminKey},
+      {"POST", "/admin/jobs/{id}/resume", ResumeJob, Access::kAdminKey},
+      {"GET", "/admin/jobs/{id}/log", GetJobLog, Access::kAdminKey},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

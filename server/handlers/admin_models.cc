@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/memory_ledger.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/models/model_host.h"
 #include "server/models/model_object.h"
@@ -18,10 +20,7 @@ using Json = nlohmann::ordered_json;
 ModelHost& RequireHost(const HandlerContext& context) {
   RequireJobs(context);  // throws if there is no data directory
   ModelHost* host = context.model_host;
-  if (host == nullptr) {
-    throw Error(ErrorCode::kUnavailable, "the server is starting or stopping")
-        .WithReason("model_loading");
-  }
+  if (host == nullptr) throw NotReady(context);
   return *host;
 }
 
@@ -33,13 +32,13 @@ bool IsDType(const std::string& name) {
 // Sets spec.source to a path below the model root. A path that does not exist may name an embedded
 // model.
 void FindSource(const HandlerContext& context, const std::string& path, ModelLoadSpec& spec) {
-  try {
+  const auto no_such_path = ErrorOf({ErrorCode::kNotFound}, [&] {
     spec.source = ResolvePath(context.model_root, path, "path").string();
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound || !context.is_named_model(path)) throw;
-    spec.source = path;
-    spec.is_embedded = true;
-  }
+  });
+  if (!no_such_path) return;
+  if (!context.is_named_model(path)) throw Error(*no_such_path);
+  spec.source = path;
+  spec.is_embedded = true;
 }
 
 // Sends 202 with the job, unless the client waits for its end.
@@ -87,8 +86,6 @@ Json OtherJson(const ModelHost::Other& model) {
   if (model.state == State::kFailed) out["error"] = model.error;
   return out;
 }
-
-}  // namespace
 
 // GET /admin/models
 void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writer) {
@@ -175,6 +172,17 @@ void UnloadModel(const HandlerContext& context, Request request, ResponseWriter 
   RefuseUnknownFields(reader, "id, wait and force");
   ModelHost& host = RequireHost(context);
   Answer(host.Unload(id, force, body.dump(), AnswerAtTheEnd(wait, writer)), wait, writer);
+}
+
+}  // namespace
+
+std::span<const Endpoint> AdminModelEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/admin/models", ListAdminModels, Access::kAdminKey},
+      {"POST", "/admin/models/load", LoadModel, Access::kAdminKey},
+      {"POST", "/admin/models/unload", UnloadModel, Access::kAdminKey},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/models/alias_book.h"
 #include "server/wire/field_reader.h"
@@ -40,8 +41,6 @@ Error AliasNotFound(const std::string& name) {
 
 Json OrNull(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
 
-}  // namespace
-
 // GET /admin/aliases
 void ListAliases(const HandlerContext& context, Request, ResponseWriter writer) {
   Json body;
@@ -81,6 +80,18 @@ void DeleteAlias(const HandlerContext& context, Request request, ResponseWriter 
   const Json answer = {
       {"name", name}, {"object", "alias"}, {"deleted", true}, {"previous", *previous}};
   writer.Json(200, answer.dump());
+}
+
+}  // namespace
+
+std::span<const Endpoint> AliasEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/admin/aliases", ListAliases, Access::kAdminKey},
+      {"GET", "/admin/aliases/{name+}", GetAlias, Access::kAdminKey},
+      {"PUT", "/admin/aliases/{name+}", PutAlias, Access::kAdminKey},
+      {"DELETE", "/admin/aliases/{name+}", DeleteAlias, Access::kAdminKey},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
@@ -40,8 +41,6 @@ std::vector<TokenId> SpecialThinkMarks(const ServedModel& model) {
   return out;
 }
 
-}  // namespace
-
 // POST /v1/chat/completions
 void ChatCompletions(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
@@ -68,12 +67,23 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   generation.shown_special_tokens = shape.shown_special_tokens;
   generation.continues_text = chat.prompt.continue_final_message;
 
+  chat.ignored.insert(chat.ignored.end(), encoded.unread.begin(), encoded.unread.end());
   if (!chat.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(chat.ignored));
   }
   std::vector<engine::GenerationRequest> requests;
   requests.push_back(std::move(generation));
   Generate(context, model, std::move(requests), std::move(shape), request, writer);
+}
+
+}  // namespace
+
+std::span<const Endpoint> ChatEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"POST", "/v1/chat/completions", ChatCompletions, Access::kApiKey, RunsOn::kRequestPool,
+       true},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

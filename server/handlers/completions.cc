@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
@@ -22,11 +23,9 @@ ReplyShape::PromptShape EncodePrompt(const ServedModel& model, const CompletionR
     return out;
   }
   out.text = std::get<std::string>(prompt);
-  out.ids = EncodePlainPrompt(model, out.text, request.add_special_tokens);
+  out.ids = EncodePlainPrompt(model, out.text, request.plain_prompt);
   return out;
 }
-
-}  // namespace
 
 // POST /v1/completions
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -70,6 +69,15 @@ void Completions(const HandlerContext& context, Request request, ResponseWriter 
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(completion.ignored));
   }
   Generate(context, model, std::move(requests), std::move(shape), request, writer);
+}
+
+}  // namespace
+
+std::span<const Endpoint> CompletionEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"POST", "/v1/completions", Completions, Access::kApiKey, RunsOn::kRequestPool, true},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -7,6 +7,7 @@
 #include "server/files/file_download.h"
 #include "server/files/file_store.h"
 #include "server/files/form_upload.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/query_fields.h"
 #include "server/http/syntax/byte_range.h"
@@ -60,12 +61,12 @@ int64_t ParseExpiry(const std::string& text) {
 // Throws for the first fault, in the order file, purpose, expires_after.
 NewFile CheckForm(const UploadedForm& form) {
   if (!form.has_file_part) throw MissingField("file");
-  if (!form.file) throw BadValue("file", "file must be a file: a part of the form with a filename");
+  if (!form.file) throw BadValue("file", "file must be a form part with a filename");
   if (form.file->bytes() == 0) throw BadValue("file", "file is empty");
   const std::optional<std::string> filename = SafeFileName(*form.filename);
   if (!filename) {
-    throw BadValue(
-        "file", "file needs a filename that names a file, got " + ShortForm(Json(*form.filename)));
+    throw BadValue("file",
+                   "file needs the filename of a file, got " + ShortForm(Json(*form.filename)));
   }
   const auto field = [&](const char* name) -> const std::string* {
     const auto found = form.fields.find(name);
@@ -100,13 +101,8 @@ std::shared_ptr<FormUpload> OpenForm(const HandlerContext& context, const Reques
 
 FileStore& RequireFiles(const HandlerContext& context) {
   FileStore* files = context.files;
-  if (files != nullptr) return *files;
-  if (context.is_loading) {
-    throw Error(ErrorCode::kUnavailable, "the server is still starting")
-        .WithReason("model_loading");
-  }
-  throw Error(ErrorCode::kUnavailable,
-              "this server has no data directory of its own, and keeps no files and no jobs");
+  if (files == nullptr) throw NotReady(context);
+  return *files;
 }
 
 std::string FileBody(const StoredFile& file) {
@@ -126,6 +122,8 @@ std::shared_ptr<BodySink> OpenFileBody(const HandlerContext& context, const Requ
                                        std::function<void()> has_room) {
   return OpenForm(context, head, std::move(has_room));
 }
+
+namespace {
 
 // POST /v1/files
 void CreateFile(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -177,15 +175,11 @@ void ListFiles(const HandlerContext& context, Request request, ResponseWriter wr
   writer.Json(200, std::move(body));
 }
 
-namespace {
-
 Error FileNotFound(const std::string& id) {
   return Error(ErrorCode::kNotFound, "there is no file '" + id.substr(0, 80) + "'")
       .WithParam("id")
       .WithReason("file_not_found");
 }
-
-}  // namespace
 
 // GET /v1/files/{id}
 void GetFile(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -219,8 +213,9 @@ void GetFileContent(const HandlerContext& context, Request request, ResponseWrit
     const RangeAnswer answer = ParseRange(*asked, bytes);
     if (answer.kind == RangeAnswer::Kind::kUnsatisfiable) {
       writer.AddHeader("content-range", "bytes */" + std::to_string(bytes));
-      throw Error(ErrorCode::kInvalidArgument,
-                  "the range is beyond the file, which has " + std::to_string(bytes) + " bytes")
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          "the range is beyond the end of the file, which has " + std::to_string(bytes) + " bytes")
           .WithParam("range")
           .WithReason("range_not_satisfiable");
     }
@@ -235,6 +230,19 @@ void GetFileContent(const HandlerContext& context, Request request, ResponseWrit
   }
   FileDownload::Start(files, std::move(opened.fd), range.offset, range.bytes, std::move(head),
                       writer);
+}
+
+}  // namespace
+
+std::span<const Endpoint> FileEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {.method = "POST", .pattern = "/v1/files", .handle = CreateFile, .open_body = OpenFileBody},
+      {"GET", "/v1/files", ListFiles},
+      {"GET", "/v1/files/{id}", GetFile},
+      {"DELETE", "/v1/files/{id}", DeleteFile},
+      {"GET", "/v1/files/{id}/content", GetFileContent},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -9,6 +9,7 @@
 #include "server/fine_tuning/fine_tuning_checkpoints.h"
 #include "server/fine_tuning/fine_tuning_events.h"
 #include "server/fine_tuning/fine_tuning_object.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_follower.h"
 #include "server/handlers/query_fields.h"
@@ -57,10 +58,11 @@ class EventFollower final : public JobFollower {
     // Look up the job before reading its files: the files of an ended job are complete.
     const std::optional<Job> job = jobs == nullptr ? std::nullopt : jobs->Find(job_id());
     std::vector<Json> read;
-    const bool has_more = events_.ReadMore(&read);
+    const bool is_over = job && IsFinished(job->status);
+    const bool has_more = events_.ReadMore(is_over, &read);
     for (const Json& event : read) stream.Send(Text(event));
     if (has_more) return Next::kGoOn;
-    if (job && !IsFinished(job->status) && !context().is_draining) return Next::kWait;
+    if (job && !is_over && !context().is_draining) return Next::kWait;
     if (job) {
       for (const Json& event : events_.End(*job)) stream.Send(Text(event));
     }
@@ -70,8 +72,6 @@ class EventFollower final : public JobFollower {
 
   FineTuningEvents events_;
 };
-
-}  // namespace
 
 // GET /v1/fine_tuning/jobs/{id}/events
 void ListFineTuningEvents(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -84,7 +84,7 @@ void ListFineTuningEvents(const HandlerContext& context, Request request, Respon
   const auto limit = static_cast<size_t>(QueryInt(request, "limit", 20, 1, 1000));
   FineTuningEvents reader(job, FineTuningStepsOf(job));
   std::vector<Json> events;
-  while (reader.ReadMore(&events)) {
+  while (reader.ReadMore(IsFinished(job.status), &events)) {
   }
   std::stable_sort(events.begin(), events.end(), [](const Json& a, const Json& b) {
     return a["created_at"].get<int64_t>() < b["created_at"].get<int64_t>();
@@ -107,6 +107,16 @@ void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
     checkpoints.push_back(FineTuningCheckpointJson(job, *checkpoint, figures));
   }
   writer.Json(200, Text(Page(checkpoints, request, limit)));
+}
+
+}  // namespace
+
+std::span<const Endpoint> FineTuningFollowEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/v1/fine_tuning/jobs/{id}/events", ListFineTuningEvents},
+      {"GET", "/v1/fine_tuning/jobs/{id}/checkpoints", ListFineTuningCheckpoints},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

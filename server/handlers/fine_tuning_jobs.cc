@@ -4,17 +4,21 @@
 #include <random>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/files/file_store.h"
 #include "server/fine_tuning/fine_tuning_object.h"
 #include "server/fine_tuning/fine_tuning_spec.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/query_fields.h"
+#include "server/handlers/text_budget.h"
+#include "server/handlers/token_list.h"
 #include "server/jobs/job_record.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"
 #include "server/wire/fine_tuning_request.h"
-#include "server/wire/logprobs.h"
+#include "server/wire/json_text.h"
 #include "training/spec/spec.h"
 
 namespace tandem::server {
@@ -24,10 +28,12 @@ using Json = nlohmann::ordered_json;
 
 // The job checks larger files itself and fails before its first step if they have faults.
 constexpr int64_t kExaminedBytes = 4 << 20;
-// Validation refuses larger files: 64 MiB take one core about three minutes. It refuses longer
-// lines too, because a check can be cancelled only between lines.
+// Validation refuses larger files and longer lines.
 constexpr int64_t kMostValidatedBytes = 64 << 20;
 constexpr int64_t kLongestLine = 4 << 20;
+// Text that the check of a file may render and tokenise. Each answer of a chat repeats all messages
+// before it, so a small file of long chats can need more. The job then checks the file.
+constexpr int64_t kMostCheckedText = int64_t{4} << 30;
 constexpr int64_t kFewestExamples = 10;
 constexpr size_t kListedErrors = 10;
 
@@ -45,8 +51,8 @@ StoredFile FindTrainingFile(FileStore& files, const std::string& id, const char*
         .WithReason("file_not_found");
   }
   if (file->purpose != "fine-tune") {
-    throw BadValue(param, std::string(param) + " needs a file of purpose fine-tune, '" + id +
-                              "' is of purpose " + file->purpose);
+    throw BadValue(param, std::string(param) + " must be a file with purpose fine-tune; '" + id +
+                              "' has purpose " + file->purpose);
   }
   return *file;
 }
@@ -95,7 +101,7 @@ void RefuseBadData(const TrainingData& data, const std::string& param) {
     throw InvalidTrainingFile(param, message);
   }
   if (param == "training_file" && data.examples < kFewestExamples) {
-    throw InvalidTrainingFile(param, "a training file needs at least 10 examples, this one has " +
+    throw InvalidTrainingFile(param, "a training file needs at least 10 examples; this file has " +
                                          std::to_string(data.examples));
   }
 }
@@ -110,16 +116,26 @@ void ThrowIfOver(const HandlerContext& context, const ResponseWriter& writer) {
   throw Error(ErrorCode::kUnavailable, "the server is shutting down").WithReason("shutting_down");
 }
 
-// Checks every row of a file with the code that a run uses.
-TrainingData ExamineFile(const HandlerContext& context, const FineTuningRequest& request,
-                         const TrainingBase& base, const std::filesystem::path& path,
-                         const ResponseWriter& writer) {
+// Checks every row of a file with the code that a run uses. Absent if that takes more than
+// kMostCheckedText.
+std::optional<TrainingData> ExamineFile(const HandlerContext& context,
+                                        const FineTuningRequest& request, const TrainingBase& base,
+                                        const std::filesystem::path& path,
+                                        const ResponseWriter& writer) {
   TrainingData one_row;
   one_row.samples = 1;
   const FineTuningPlan plan = PlanFineTuning(request, base, one_row, 0);
   const std::string spec = TrainSpecOf(plan, base, {path, {}}).dump();
-  return context.examine_data(training::ParseTrainSpec(spec, "spec", {}),
-                              [&] { return IsOver(context, writer); });
+  TextBudget budget(kMostCheckedText, [&] { return IsOver(context, writer); });
+  TrainingData data;
+  const auto cancelled = ErrorOf({ErrorCode::kCancelled}, [&] {
+    data = context.examine_data(training::ParseTrainSpec(spec, "spec", {}),
+                                [&](int64_t n_bytes) { return budget.Spend(n_bytes); });
+  });
+  if (!cancelled) return data;
+  ThrowIfOver(context, writer);
+  if (!budget.is_exceeded()) throw Error(*cancelled);
+  return std::nullopt;
 }
 
 // Throws kInvalidArgument for files and lines that ExamineFile would need too long for.
@@ -128,15 +144,15 @@ void RefuseLongFile(const HandlerContext& context, const StoredFile& file,
   if (file.bytes > kMostValidatedBytes) {
     throw InvalidTrainingFile("training_file",
                               "validation reads files of at most " +
-                                  std::to_string(kMostValidatedBytes >> 20) + " MiB, '" + file.id +
+                                  std::to_string(kMostValidatedBytes >> 20) + " MiB; '" + file.id +
                                   "' has " + std::to_string(file.bytes) +
-                                  " bytes: validate a part of it; a job checks every line");
+                                  " bytes. Validate a part of it; a job checks every line");
   }
   const Lines lines = CountLines(path, [&] { ThrowIfOver(context, writer); });
   if (lines.longest > kLongestLine) {
     throw InvalidTrainingFile("training_file", "validation reads lines of at most " +
-                                                   std::to_string(kLongestLine >> 20) + " MiB, '" +
-                                                   file.id + "' has one of " +
+                                                   std::to_string(kLongestLine >> 20) + " MiB; '" +
+                                                   file.id + "' has a line of " +
                                                    std::to_string(lines.longest) + " bytes");
   }
 }
@@ -160,9 +176,14 @@ class Creation {
 
   ExaminedFile Examine(const std::string& id, const char* param) {
     const StoredFile file = FindTrainingFile(files_, id, param);
-    ExaminedFile examined{files_.PathOf(id), {}, file.bytes <= kExaminedBytes};
-    if (examined.is_checked) {
-      examined.data = ExamineFile(context_, request_, base_, examined.path, writer_);
+    ExaminedFile examined{files_.PathOf(id), {}, false};
+    std::optional<TrainingData> findings;
+    if (file.bytes <= kExaminedBytes) {
+      findings = ExamineFile(context_, request_, base_, examined.path, writer_);
+    }
+    if (findings) {
+      examined.is_checked = true;
+      examined.data = std::move(*findings);
     } else {
       const Lines lines = CountLines(examined.path, [&] { ThrowIfOver(context_, writer_); });
       examined.data.examples = examined.data.samples = lines.count;
@@ -262,26 +283,21 @@ bool HasMetadata(const Job& job, const Request& request) {
   return true;
 }
 
-// The sample in the form of /v1/render with `train`.
-Json SampleJson(const ServedModel& model, const TrainingData& data) {
-  if (data.sample_ids.empty()) return Json();
-  const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
-  const TokenNames names{model.loaded().tokenizer, false};
-  Json sample;
-  sample["text"] = engine::Decode(tokenizer, data.sample_ids, false);
-  sample["tokens"] = Json::array();
-  for (size_t i = 0; i < data.sample_ids.size(); ++i) {
-    const TokenId id = data.sample_ids[i];
-    Json bytes = Json::array();
-    for (const char byte : tokenizer.TokenBytes(id)) bytes.push_back(static_cast<uint8_t>(byte));
-    sample["tokens"].push_back({{"id", id},
-                                {"text", names.Name(id)},
-                                {"bytes", std::move(bytes)},
-                                {"special", tokenizer.IsSpecial(id)},
-                                {"loss", static_cast<bool>(data.sample_loss[i])}});
+// Appends the first sample in the form of /v1/render with `train`. Appends null if no sample
+// exists, or if it is longer than a reply may list.
+void AppendSample(std::string& out, const ServedModel& model, const TrainingData& data) {
+  const std::vector<TokenId>& ids = data.sample_ids;
+  if (ids.empty() || std::ssize(ids) > MostListedTokens(model)) {
+    out += "null";
+    return;
   }
-  sample["count"] = data.sample_ids.size();
-  return sample;
+  out += R"({"text":)";
+  AppendJsonString(out, engine::Decode(*model.loaded().tokenizer, ids, false));
+  out += R"(,"tokens":)";
+  AppendTokenList(out, model, ids, data.sample_loss);
+  out += R"(,"count":)";
+  AppendJsonInt(out, ids.size());
+  out.push_back('}');
 }
 
 }  // namespace
@@ -295,6 +311,8 @@ Job RequireFineTuningJob(const HandlerContext& context, const std::string& id) {
   }
   return std::move(*job);
 }
+
+namespace {
 
 // POST /v1/fine_tuning/jobs
 void CreateFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -314,7 +332,16 @@ void ValidateFineTuning(const HandlerContext& context, Request request, Response
   const StoredFile file = FindTrainingFile(files, wanted.training_file, "training_file");
   const std::filesystem::path path = files.PathOf(file.id);
   RefuseLongFile(context, file, path, writer);
-  const TrainingData data = ExamineFile(context, wanted, base, path, writer);
+  const std::optional<TrainingData> findings = ExamineFile(context, wanted, base, path, writer);
+  if (!findings) {
+    throw InvalidTrainingFile("training_file",
+                              "validation renders and tokenises at most " +
+                                  std::to_string(kMostCheckedText >> 30) + " GiB of text, and '" +
+                                  file.id +
+                                  "' needs more, because every answer repeats all messages before "
+                                  "it: validate a part of it; a job checks every line");
+  }
+  const TrainingData& data = *findings;
 
   Json body;
   body["valid"] = data.bad == 0 && data.examples >= kFewestExamples;
@@ -334,8 +361,12 @@ void ValidateFineTuning(const HandlerContext& context, Request request, Response
     histogram.push_back({{"from", from}, {"to", to}, {"examples", n}});
   }
   body["tokens"] = {{"histogram", std::move(histogram)}, {"total", data.tokens}};
-  body["sample"] = SampleJson(*context.models.Look(wanted.model), data);
-  writer.Json(200, body.dump(-1, ' ', false, Json::error_handler_t::replace));
+  std::string out = body.dump(-1, ' ', false, Json::error_handler_t::replace);
+  out.back() = ',';  // in place of the closing brace
+  out += R"("sample":)";
+  AppendSample(out, *context.models.Look(wanted.model), data);
+  out.push_back('}');
+  writer.Json(200, std::move(out));
 }
 
 // GET /v1/fine_tuning/jobs
@@ -394,6 +425,21 @@ void PauseFineTuningJob(const HandlerContext& context, Request request, Response
 void ResumeFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   const Job job = FindFineTuningJob(context, request);
   writer.Json(200, FineTuningJobJson(RequireJobs(context).Resume(job.id), UnixSeconds()).dump());
+}
+
+}  // namespace
+
+std::span<const Endpoint> FineTuningJobEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"POST", "/v1/fine_tuning/jobs", CreateFineTuningJob, Access::kApiKey, RunsOn::kWorker},
+      {"POST", "/v1/fine_tuning/validate", ValidateFineTuning, Access::kApiKey, RunsOn::kWorker},
+      {"GET", "/v1/fine_tuning/jobs", ListFineTuningJobs},
+      {"GET", "/v1/fine_tuning/jobs/{id}", GetFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs/{id}/cancel", CancelFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs/{id}/pause", PauseFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs/{id}/resume", ResumeFineTuningJob},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/chat/chat_template.h"
 #include "server/admission/generation_tally.h"
@@ -94,17 +95,16 @@ std::vector<RequestId> Submit(const HandlerContext& context, engine::Engine& eng
     ids = engine.SubmitAll(std::move(requests), std::move(sinks),
                            context.admission->ShareOf(request.client));
   };
-  try {
+  const auto refused = ErrorOf({ErrorCode::kUnavailable, ErrorCode::kResourceExhausted}, [&] {
     if (request.admission) {
       request.admission->Redeem(submit);
     } else {
       submit();
     }
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kUnavailable || error.code() == ErrorCode::kResourceExhausted) {
-      context.admission->AddRetryAfter(writer);
-    }
-    throw;
+  });
+  if (refused) {
+    context.admission->AddRetryAfter(writer);
+    throw Error(*refused);
   }
   return ids;
 }
@@ -117,7 +117,6 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   for (const engine::GenerationRequest& one : requests) model->engine->Check(one);
   GenerationTally::About about = AboutOf(*model, requests, request.client);
   const int64_t charged_tokens = about.charged_tokens;
-  context.admission->ChargeTokens(request.client, charged_tokens, writer);
   // The sinks and the reply keep the writer alive. The tally holds it weakly.
   const auto kept_writer = std::make_shared<const ResponseWriter>(writer);
   const auto tally = std::make_shared<GenerationTally>(
@@ -159,23 +158,34 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
           if (!is_passed_on) kept_writer->GiveUp();
         });
   }
-  std::vector<RequestId> ids;
-  try {
-    ids = Submit(context, *model->engine, std::move(requests), std::move(sinks), request, writer);
-  } catch (const Error&) {
-    context.admission->CorrectTokens(request.client, charged_tokens, 0);
-    throw;
-  }
-  const auto cancel = [for_each, ids] {
-    for_each(ids, [](engine::Engine& engine, RequestId id) { engine.Cancel(id); });
-  };
-  writer.OnDisconnect([cancel, tally] {
-    tally->OnDisconnect();
-    cancel();
-  });
-  reply->Begin(cancel, [for_each, ids](bool paused) {
-    for_each(ids, [&](engine::Engine& engine, RequestId id) { engine.SetPaused(id, paused); });
-  });
+  context.admission->ChargeTokens(request.client, charged_tokens, writer);
+  const std::vector<RequestId> ids = UndoOnFailure(
+      [&] {
+        return Submit(context, *model->engine, std::move(requests), std::move(sinks), request,
+                      writer);
+      },
+      [&] { context.admission->CorrectTokens(request.client, charged_tokens, 0); });
+  UndoOnFailure(
+      [&] {
+        const auto cancel = [for_each, ids] {
+          for_each(ids, [](engine::Engine& engine, RequestId id) { engine.Cancel(id); });
+        };
+        writer.OnDisconnect([cancel, tally] {
+          tally->OnDisconnect();
+          cancel();
+        });
+        reply->Begin(cancel, [for_each, ids](bool paused) {
+          for_each(ids,
+                   [&](engine::Engine& engine, RequestId id) { engine.SetPaused(id, paused); });
+        });
+      },
+      // The answer has no reader. The tally corrects the charge when the last prompt has ended.
+      [&] {
+        HasMemoryFor([&] { tally->OnDisconnect(); });
+        for_each(ids, [](engine::Engine& engine, RequestId id) {
+          HasMemoryFor([&] { engine.Cancel(id); });
+        });
+      });
 }
 
 }  // namespace tandem::server

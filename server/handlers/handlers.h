@@ -74,9 +74,9 @@ struct HandlerContext {
   std::function<bool(const std::string&)> is_named_model = {};
   // Returns the plan of a checked training spec (memory, time) as JSON; starts nothing.
   std::function<std::string(const training::TrainSpec&)> plan_training = {};
-  // Reads all data of a checked training spec. Throws kCancelled soon after `is_cancelled` returns
-  // true; any thread may call `is_cancelled`.
-  std::function<TrainingData(const training::TrainSpec&, const std::function<bool()>& is_cancelled)>
+  // Reads all data of a checked training spec; see ExamineTrainingData.
+  std::function<TrainingData(const training::TrainSpec&,
+                             const std::function<bool(int64_t n_bytes)>& is_cancelled)>
       examine_data = {};
   // Path of the files of a served model, for jobs. Not for adapters.
   std::function<std::string(const ServedModel&)> path_of_model = {};
@@ -87,59 +87,6 @@ struct HandlerContext {
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 
-// One function per endpoint. Each parses, acts and responds. A fault is thrown as Error; the
-// dispatch of server/http turns it into an error body.
-void ChatCompletions(const HandlerContext& context, Request request, ResponseWriter writer);
-void Completions(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListModels(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetModel(const HandlerContext& context, Request request, ResponseWriter writer);
-void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer);
-void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer);
-void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer);
-void Render(const HandlerContext& context, Request request, ResponseWriter writer);
-void CreateFile(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListFiles(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetFile(const HandlerContext& context, Request request, ResponseWriter writer);
-void DeleteFile(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetFileContent(const HandlerContext& context, Request request, ResponseWriter writer);
-void CreateFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void ValidateFineTuning(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListFineTuningJobs(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void CancelFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void PauseFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void ResumeFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListFineTuningEvents(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
-                               ResponseWriter writer);
-void ListAdminModels(const HandlerContext& context, Request request, ResponseWriter writer);
-void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer);
-void UnloadModel(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListAdapters(const HandlerContext& context, Request request, ResponseWriter writer);
-void LoadAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
-void UnloadAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
-void LoadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
-void UnloadLoraAdapter(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListAliases(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetAlias(const HandlerContext& context, Request request, ResponseWriter writer);
-void PutAlias(const HandlerContext& context, Request request, ResponseWriter writer);
-void DeleteAlias(const HandlerContext& context, Request request, ResponseWriter writer);
-void ConvertModel(const HandlerContext& context, Request request, ResponseWriter writer);
-void CreateJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void ListJobs(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void CancelJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void PauseJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void ResumeJob(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetJobLog(const HandlerContext& context, Request request, ResponseWriter writer);
-// These run on an io thread and must not block.
-void Health(const HandlerContext& context, Request request, ResponseWriter writer);
-void Ready(const HandlerContext& context, Request request, ResponseWriter writer);
-void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer);
-void Version(const HandlerContext& context, Request request, ResponseWriter writer);
-void OpenApi(const HandlerContext& context, Request request, ResponseWriter writer);
-void Welcome(const HandlerContext& context, Request request, ResponseWriter writer);
-
 // Whether some engine's loop has stopped (`/health`).
 bool IsStuck(const HandlerContext& context);
 // Why the server takes no requests (`/ready`); null if it takes them.
@@ -148,16 +95,15 @@ const char* WhyNotReady(const HandlerContext& context);
 // The text of server/openapi.json.
 std::string_view OpenApiText();
 
-// Opens the sink that receives CreateFile's body while it arrives.
-std::shared_ptr<BodySink> OpenFileBody(const HandlerContext& context, const Request& head,
-                                       std::function<void()> has_room);
-
-// Throws kUnavailable while the server is starting, or if it keeps no files.
+// Why a part of the server is missing: the server is starting or stopping, or has no data
+// directory.
+Error NotReady(const HandlerContext& context);
+// Throws NotReady unless the server keeps files.
 FileStore& RequireFiles(const HandlerContext& context);
 // The file object of the API, as JSON.
 std::string FileBody(const StoredFile& file);
 
-// Throws kUnavailable while the server is starting, or if it has no jobs.
+// Throws NotReady unless the server has jobs.
 JobSupervisor& RequireJobs(const HandlerContext& context);
 // Throws kNotFound (job_not_found) unless `id` is a job of the fine-tuning API.
 Job RequireFineTuningJob(const HandlerContext& context, const std::string& id);

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/wire/error_body.h"
 #include "server/wire/version.h"
@@ -26,11 +27,27 @@ bool IsStuck(const HandlerContext& context) {
   return false;
 }
 
+Error NotReady(const HandlerContext& context) {
+  if (context.is_draining) {
+    return Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
+  }
+  if (context.is_loading) {
+    return Error(ErrorCode::kUnavailable, "the server is still starting")
+        .WithReason("model_loading");
+  }
+  return Error(ErrorCode::kUnavailable,
+               "this server keeps no files and no jobs: start it with a data directory "
+               "(--data-dir) that no other server uses");
+}
+
 const char* WhyNotReady(const HandlerContext& context) {
   if (context.is_draining) return "draining";
   if (context.is_loading) return "loading";
-  return context.models.empty() ? "no_model" : nullptr;
+  if (context.models.empty()) return "no_model";
+  return context.models.all_failed() ? "damaged" : nullptr;
 }
+
+namespace {
 
 void Health(const HandlerContext& context, Request, ResponseWriter writer) {
   if (IsStuck(context)) return SendUnavailable(writer, "stuck");
@@ -63,8 +80,20 @@ void Welcome(const HandlerContext& context, Request, ResponseWriter writer) {
           model +
           "\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": "
           "\"a story about a dog\"}]}'\n";
-  text += "Docs:    README.md beside the source of this program\n";
+  text += "Docs:    README.md in the source of this program\n";
   writer.Text(200, std::move(text));
+}
+
+}  // namespace
+
+std::span<const Endpoint> StatusEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/health", Health, Access::kOpen, RunsOn::kIoThread},
+      {"GET", "/ready", Ready, Access::kOpen, RunsOn::kIoThread},
+      {"GET", "/version", Version, Access::kOpen, RunsOn::kIoThread},
+      {"GET", "/", Welcome, Access::kOpen, RunsOn::kIoThread},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

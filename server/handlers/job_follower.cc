@@ -24,6 +24,7 @@ void JobFollower::Start() {
     self->is_paused_ = paused;
     if (!paused) self->PostTurn();
   });
+  has_started_ = true;
   PostTurn();
 }
 
@@ -32,7 +33,8 @@ void JobFollower::PostTurn() {
 }
 
 void JobFollower::Turn() {
-  if (is_done_ || is_paused_) return;
+  // A wake-up may precede the stream. Start posts another turn.
+  if (!has_started_ || is_done_ || is_paused_) return;
   switch (Send(*stream_)) {
     case Next::kWait:
       return;

@@ -42,6 +42,7 @@ class JobFollower : public std::enable_shared_from_this<JobFollower> {
   const std::string job_id_;
   const ResponseWriter writer_;
   std::optional<EventStream> stream_;
+  std::atomic<bool> has_started_{false};  // set after stream_
   std::atomic<bool> is_paused_{false};
   bool is_done_ = false;
   std::shared_ptr<std::function<void()>> on_drain_;

@@ -1,10 +1,12 @@
 #include "server/metrics/metrics.h"
 
 #include "server/files/file_store.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/jobs/job_supervisor.h"
 
 namespace tandem::server {
+namespace {
 
 // GET /metrics
 void GetMetrics(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -34,6 +36,15 @@ void GetMetrics(const HandlerContext& context, Request request, ResponseWriter w
   response.content_type = "text/plain; version=0.0.4; charset=utf-8";
   response.body = context.metrics->Text(snapshot);
   writer.Send(std::move(response));
+}
+
+}  // namespace
+
+std::span<const Endpoint> MetricsEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/metrics", GetMetrics, Access::kMetricsKey, RunsOn::kIoThread},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

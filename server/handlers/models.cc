@@ -4,6 +4,7 @@
 
 #include "server/fine_tuning/fine_tuning_checkpoints.h"
 #include "server/fine_tuning/fine_tuning_object.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_supervisor.h"
@@ -92,6 +93,8 @@ Json ProvenanceJson(const ServedModel& model) {
   return model.provenance.empty() ? Json() : Json::parse(model.provenance);
 }
 
+namespace {
+
 void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
   Json body;
   body["object"] = "list";
@@ -108,13 +111,14 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
   if (const auto alias = context.models.FindAlias(id)) {
     throw Error(ErrorCode::kPermissionDenied,
                 "'" + id + "' is an alias of '" + alias->target +
-                    "': delete that, or the alias with DELETE /admin/aliases/" + id)
+                    "': delete its target, or the alias with DELETE /admin/aliases/" + id)
         .WithParam("model")
         .WithReason("model_protected");
   }
   if (!model->is_tuned()) {
     throw Error(ErrorCode::kPermissionDenied,
-                "model '" + id.substr(0, 120) + "' was not made here and cannot be deleted")
+                "model '" + id.substr(0, 120) +
+                    "' was not created by a job of this server, so it cannot be deleted")
         .WithParam("model")
         .WithReason("model_protected");
   }
@@ -129,7 +133,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
       "it was deleted");
   if (is_removed) return;
   throw Error(ErrorCode::kNotFound,  // another request removed it first
-              "model '" + id.substr(0, 120) + "' is not served here any more")
+              "model '" + id.substr(0, 120) + "' is no longer served here")
       .WithParam("model")
       .WithReason("model_not_found");
 }
@@ -138,6 +142,17 @@ void GetModel(const HandlerContext& context, Request request, ResponseWriter wri
   const std::string& id = request.path_params.at("id");
   // Look, not Find: even under --any-model-name a path names exactly one model.
   writer.Json(200, ModelObject({id, context.models.Look(id)}).dump());
+}
+
+}  // namespace
+
+std::span<const Endpoint> ModelEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/v1/models", ListModels},
+      {"DELETE", "/v1/models/{id+}", DeleteModel},
+      {"GET", "/v1/models/{id+}", GetModel},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

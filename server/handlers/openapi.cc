@@ -1,5 +1,6 @@
 #include <string>
 
+#include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 
 // Embeds server/openapi.json, which is edited by hand, as read-only data. The .note.GNU-stack
@@ -24,9 +25,20 @@ std::string_view OpenApiText() {
   return {tandem_openapi_begin, static_cast<size_t>(tandem_openapi_end - tandem_openapi_begin)};
 }
 
+namespace {
+
 // GET /openapi.json
 void OpenApi(const HandlerContext&, Request, ResponseWriter writer) {
   writer.Json(200, std::string(OpenApiText()));
+}
+
+}  // namespace
+
+std::span<const Endpoint> OpenApiEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"GET", "/openapi.json", OpenApi, Access::kOpen},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

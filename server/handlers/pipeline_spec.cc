@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "convert/formats/check_spec.h"
+#include "engine/base/attempt.h"
 #include "server/handlers/handlers.h"
 #include "server/pipeline/run.h"
 #include "server/pipeline/spec.h"
@@ -46,11 +47,7 @@ Error FirstFault(const Error& error) {
 }
 
 PipelineSpec Parse(const Json& spec) {
-  try {
-    return ParsePipelineSpec(spec.dump(), "spec", {}, {});
-  } catch (const Error& error) {
-    throw FirstFault(error);
-  }
+  return WithContext(FirstFault, [&] { return ParsePipelineSpec(spec.dump(), "spec", {}, {}); });
 }
 
 // Makes the paths of one job's object absolute, each below the model root.
@@ -65,14 +62,14 @@ class Paths {
       ResolveTarget();
       return;
     }
-    Refuse("out", "is not for jobs over the API: a run stays in its job's directory");
+    Refuse("out", "is not allowed over the API: a run stays in its job's directory");
     if (job_.kind == "load") return ResolveLoad();
     if (job_.kind == "generate") return ResolveModel();
     if (job_.kind == "eval") {
       for (const char* key : {"model", "data", "adapter"}) ResolveKey(key);
       return RefuseOtherPaths();
     }
-    Refuse("spec", "is not read over the API: write the keys of the training spec into the job");
+    Refuse("spec", "is not allowed over the API: write the keys of the training spec into the job");
     ResolveTraining();
   }
 
@@ -94,8 +91,8 @@ class Paths {
 
   void RefusePartOfReference(const std::string& key, const std::string& text) const {
     if (text.find("${") == std::string::npos) return;
-    throw OnlyOnTheCommandLine(At(key),
-                               "may be ${jobs.NAME.WHAT} as a whole, but not a part of it");
+    throw OnlyOnTheCommandLine(
+        At(key), "must be ${jobs.NAME.WHAT} as a whole, without other text, over the API");
   }
 
   // An eval takes training keys only for the form of its data, and none of them is a path.
@@ -103,7 +100,7 @@ class Paths {
     for (const training::SpecPath& one : training::PathsOf(training::TrainSpec{})) {
       for (const auto& [key, value] : job_.keys) {
         if (std::find(one.names.begin(), one.names.end(), key) == one.names.end()) continue;
-        throw OnlyOnTheCommandLine(At(key), "is not for an eval over the API");
+        throw OnlyOnTheCommandLine(At(key), "is not allowed in an eval over the API");
       }
     }
   }
@@ -120,8 +117,8 @@ class Paths {
     const std::string name = job_.Text("out");
     if (!IsTargetName(name)) {
       throw BadValue(At("out"), At("out") +
-                                    " names a directory of the model root: 1 to 128 characters of "
-                                    "[A-Za-z0-9._-], the first no dot, got " +
+                                    " must name a directory of the model root: 1 to 128 characters "
+                                    "of [A-Za-z0-9._-], not starting with a dot, got " +
                                     ShortForm(Json(name)));
     }
     const fs::path target = fs::absolute(context_.model_root).lexically_normal() /
@@ -129,7 +126,7 @@ class Paths {
     if (fs::exists(fs::symlink_status(target)) && job_.Text("overwrite") != "true") {
       throw Error(
           ErrorCode::kAlreadyExists,
-          target.filename().string() + " exists already: choose another name, or set overwrite")
+          target.filename().string() + " already exists: choose another name, or set overwrite")
           .WithParam(At("out"))
           .WithReason("already_exists");
     }
@@ -138,10 +135,10 @@ class Paths {
 
   void ResolveLoad() {
     for (const char* key : {"server", "model_root"}) {
-      Refuse(key, "is not for jobs over the API: the model is loaded into this server");
+      Refuse(key, "is not allowed over the API: the job loads the model into this server");
     }
     for (const char* key : {"chat", "max_tokens"}) {
-      Refuse(key, "is not for jobs over the API: ask the model when the job has succeeded");
+      Refuse(key, "is not allowed over the API: query the model after the job has succeeded");
     }
     ResolveKey("model");
   }
@@ -163,22 +160,22 @@ class Paths {
         references.emplace_back(key, word);
       }
     }
-    try {
-      spec = CheckTrainSpec(std::move(spec), context_.model_root);
-    } catch (const Error& error) {
-      std::string message = error.what();
-      const std::string param = error.param();
+    const auto under_this_job = [&](const Error& error) {
+      const std::string& param = error.param();
       const auto under = [&](const std::string& text) {
         return text.starts_with("spec.") ? where_ + text.substr(4) : text;
       };
-      throw Error(error.code(), under(message))
+      return Error(error.code(), under(error.what()))
           .WithParam(param == "spec" ? where_ : under(param))
           .WithReason(error.reason());
-    }
+    };
+    spec = WithContext(under_this_job,
+                       [&] { return CheckTrainSpec(std::move(spec), context_.model_root); });
     for (const auto& [key, reference] : references) {
       const auto at = Pointer(spec, key);
       if (spec[at] == kStandIn) {
-        throw OnlyOnTheCommandLine(At(key), "is no path, and cannot be what another job makes");
+        throw OnlyOnTheCommandLine(At(key),
+                                   "is not a path, so it must not be an output of another job");
       }
       spec[at] = reference;
     }
@@ -218,7 +215,7 @@ void CheckLoads(const HandlerContext& context, const PipelineSpec& spec) {
       if (spec.Find(need)->kind != "load") continue;
       throw OnlyOnTheCommandLine(
           where + ".needs",
-          "names " + need + ", which the server loads when all other jobs have ended");
+          "must not name " + need + ": the server loads it after all other jobs have ended");
     }
     if (job.kind != "load") continue;
     const std::string id = job.Text("id", spec.name);
@@ -228,7 +225,7 @@ void CheckLoads(const HandlerContext& context, const PipelineSpec& spec) {
     }
     if (job.Text("replace") != "true" && context.models.Contains(id)) {
       throw Error(ErrorCode::kAlreadyExists,
-                  "a model named '" + id + "' is served already: choose another id, or replace")
+                  "a model named '" + id + "' is already served: choose another id, or set replace")
           .WithParam(where + ".id")
           .WithReason("already_exists");
     }
@@ -239,7 +236,8 @@ void CheckLoads(const HandlerContext& context, const PipelineSpec& spec) {
 
 CheckedPipeline CheckPipelineSpec(const HandlerContext& context, Json spec) {
   if (spec.contains("dir")) {
-    throw OnlyOnTheCommandLine("spec.dir", "is not for jobs over the API: a job has its own");
+    throw OnlyOnTheCommandLine("spec.dir",
+                               "is not allowed over the API: a job has its own directory");
   }
   if (!spec.contains("name")) spec["name"] = kName;
   const PipelineSpec asked = Parse(spec);
@@ -251,15 +249,15 @@ CheckedPipeline CheckPipelineSpec(const HandlerContext& context, Json spec) {
   options.dir =
       fs::absolute(context.model_root) / "a job's directory";  // planning only: it does not exist
   Json plan = Json::array();
-  try {
-    for (const PlannedJob& job : PlanPipeline(checked, options)) {
-      plan.push_back({{"name", job.name}, {"kind", job.kind}, {"needs", job.needs}});
-    }
-  } catch (const Error& error) {
+  const auto from_the_spec = [](const Error& error) {
     std::string message = error.what();
     const size_t at = message.find("jobs.");
     if (at != std::string::npos) message.replace(0, at, "spec.");
-    throw Error(error.code(), message).WithParam(error.param()).WithReason(error.reason());
+    return Error(error.code(), message).WithParam(error.param()).WithReason(error.reason());
+  };
+  const auto planned = WithContext(from_the_spec, [&] { return PlanPipeline(checked, options); });
+  for (const PlannedJob& job : planned) {
+    plan.push_back({{"name", job.name}, {"kind", job.kind}, {"needs", job.needs}});
   }
   return {spec.dump(), Json{{"jobs", plan}}.dump()};
 }

@@ -4,7 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/base/attempt.h"
+#include "engine/generate.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/text_budget.h"
+#include "server/handlers/token_list.h"
 #include "server/respond/generation_reply.h"
 #include "server/respond/reasoning_splitter.h"
 #include "server/wire/field_reader.h"
@@ -14,15 +18,19 @@
 namespace tandem::server {
 namespace {
 
+// Text that one chat may make the trainer's encoder render and tokenise. The largest body of
+// /tokenize, 32 MiB, is parsed, rendered and tokenised too.
+constexpr int64_t kMostTrainedText = 128 << 20;
+
 using engine::RenderedPiece;
 using engine::SpecialTokens;
 using engine::Tokenizer;
 
 const Tokenizer& RequireTokenizer(const ServedModel& model) {
   if (!model.loaded().tokenizer) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "model '" + model.id +
-                    "' has no tokenizer: it takes prompts as token ids, at /v1/completions");
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        "model '" + model.id + "' has no tokenizer: send prompts as token ids to /v1/completions");
   }
   return *model.loaded().tokenizer;
 }
@@ -30,17 +38,12 @@ const Tokenizer& RequireTokenizer(const ServedModel& model) {
 void RequireTemplate(const ServedModel& model) {
   if (model.loaded().chat_template) return;
   const std::string& fault = model.loaded().chat_template_error;
-  const std::string what = fault.empty()
-                               ? "' has no chat template"
-                               : "' has a chat template that cannot be used (" + fault + ")";
+  const std::string what =
+      fault.empty() ? "' has no chat template" : "' has an unusable chat template (" + fault + ")";
   throw Error(ErrorCode::kFailedPrecondition,
               "model '" + model.id + what +
                   ": start the server with --chat-template FILE, or use /v1/completions")
       .WithParam("messages");
-}
-
-void Append(std::vector<TokenId>& ids, const std::vector<TokenId>& more) {
-  ids.insert(ids.end(), more.begin(), more.end());
 }
 
 constexpr std::string_view kSpace = " \t\r\n";
@@ -72,8 +75,8 @@ std::vector<RenderedPiece> RenderUpToMark(const engine::ChatTemplate& chat_templ
     return pieces;
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "the chat template of this model does not write the final message, so it cannot be "
-              "continued")
+              "the chat template of this model does not write the final message, so the model "
+              "cannot continue it")
       .WithParam("continue_final_message");
 }
 
@@ -114,6 +117,19 @@ std::vector<RenderedPiece> RenderOpen(const engine::ChatTemplate& chat_template,
                              : RenderUpToMark(chat_template, input, content);
 }
 
+// The thoughts in the history, if the template reads none of their names.
+std::vector<std::string> UnreadThoughts(const engine::ChatTemplate& chat_template,
+                                        const nlohmann::ordered_json& messages) {
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    if (chat_template.Mentions(name)) return {};
+  }
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (!messages[i].contains("reasoning_content")) continue;
+    return {"messages." + std::to_string(i) + ".reasoning_content"};
+  }
+  return {};
+}
+
 }  // namespace
 
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
@@ -131,26 +147,27 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
                                               : loaded.chat_template->Render(render);
   chat.ids =
       tokenizer.EncodeMixed(engine::JoinPieces(chat.pieces), engine::ClientRanges(chat.pieces));
+  chat.unread = UnreadThoughts(*loaded.chat_template, *prompt.messages);
   return chat;
 }
 
-std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt) {
-  const engine::LoadedModel& loaded = model.loaded();
-  const Tokenizer& tokenizer = RequireTokenizer(model);
-  RequireTemplate(model);
-  training::EncoderOptions options;
-  options.eos = loaded.eos;
-  options.bos_text = loaded.bos_text;
-  options.eos_text = loaded.eos_text;
-  options.now_unix_s = training::kTemplateUnixS;
-  const training::SampleEncoder encoder(loaded.chat_template, tokenizer, options);
-  training::Conversation chat =
-      training::ParseConversation(*prompt.messages, nullptr, "messages",
-                                  encoder.developer_as_system(), training::LastMessage::kAssistant);
-  chat.extra = prompt.template_kwargs;
+namespace {
 
+// The samples that training makes of a chat: one, or one per learned answer.
+std::vector<TrainedChat> EncodeSamples(const ServedModel& model,
+                                       const training::SampleEncoder& encoder,
+                                       const training::Conversation& chat) {
   std::vector<TrainedChat> samples;
+  int64_t n_tokens = 0;
   const auto add = [&](const training::Conversation& part, training::Sample sample) {
+    n_tokens += std::ssize(sample.tokens);
+    const int64_t most = MostListedTokens(model);
+    if (n_tokens > most) {
+      throw BadValue("messages", "the samples of these messages have more than " +
+                                     std::to_string(most) +
+                                     " tokens, and a reply lists no more: send fewer or shorter "
+                                     "messages");
+    }
     samples.push_back({encoder.TextOf(part),
                        std::move(sample.tokens),
                        {sample.trained.begin(), sample.trained.end()}});
@@ -166,19 +183,48 @@ std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatP
   return samples;
 }
 
-std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
-                                bool add_special_tokens) {
+}  // namespace
+
+std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt,
+                                           const std::function<bool()>& is_over) {
   const engine::LoadedModel& loaded = model.loaded();
-  std::vector<TokenId> ids;
-  if (add_special_tokens && loaded.add_bos && loaded.bos) ids.push_back(*loaded.bos);
   const Tokenizer& tokenizer = RequireTokenizer(model);
-  if (!text.empty()) Append(ids, tokenizer.Encode(text, SpecialTokens::kPlainText));
-  return ids;
+  RequireTemplate(model);
+  TextBudget budget(kMostTrainedText, is_over);
+  training::EncoderOptions options;
+  options.is_cancelled = [&](int64_t n_bytes) { return budget.Spend(n_bytes); };
+  options.eos = loaded.eos;
+  options.bos_text = loaded.bos_text;
+  options.eos_text = loaded.eos_text;
+  options.now_unix_s = training::kTemplateUnixS;
+  const training::SampleEncoder encoder(loaded.chat_template, tokenizer, options);
+  training::Conversation chat =
+      training::ParseConversation(*prompt.messages, nullptr, "messages",
+                                  encoder.developer_as_system(), training::LastMessage::kAssistant);
+  chat.extra = prompt.template_kwargs;
+
+  std::vector<TrainedChat> samples;
+  const auto cancelled =
+      ErrorOf({ErrorCode::kCancelled}, [&] { samples = EncodeSamples(model, encoder, chat); });
+  if (!cancelled) return samples;
+  if (!budget.is_exceeded()) throw Error(*cancelled);
+  throw BadValue("messages", "train: true renders and tokenises at most " +
+                                 std::to_string(kMostTrainedText >> 20) +
+                                 " MiB of text, and these messages need more, because every answer "
+                                 "repeats all messages before it: send fewer or shorter messages");
+}
+
+std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
+                                const PlainPromptOptions& options) {
+  RequireTokenizer(model);
+  return engine::EncodePrompt(
+      model.loaded(), text, options.add_special_tokens,
+      options.parse_special ? SpecialTokens::kParseSpecial : SpecialTokens::kPlainText);
 }
 
 std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
-                                       bool add_special_tokens) {
-  std::vector<TokenId> ids = EncodeText(model, text, add_special_tokens);
+                                       const PlainPromptOptions& options) {
+  std::vector<TokenId> ids = EncodeText(model, text, options);
   if (!ids.empty()) return ids;
   const std::optional<TokenId> bos = model.loaded().bos;
   if (!bos) {

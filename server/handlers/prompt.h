@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +14,8 @@ namespace tandem::server {
 struct EncodedChat {
   std::vector<engine::RenderedPiece> pieces;  // text runs with their origin: template or client
   std::vector<TokenId> ids;
+  std::vector<std::string>
+      unread;  // fields of messages that the template drops, for x-ignored-params
 };
 
 // Renders and encodes a chat exactly as the model receives it. Only the template's text can produce
@@ -29,17 +32,19 @@ struct TrainedChat {
 };
 // Returns one sample, or one per learned answer if the template rewrites earlier turns; never an
 // empty list. Requires the prompt's messages as the client sent them. Throws kInvalidArgument if
-// training would refuse the chat.
-std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt);
+// training would refuse the chat, and if its samples exceed MostListedTokens. Throws it too if the
+// work takes more than 128 MiB of rendered and tokenised text. Throws kCancelled soon after
+// `is_over` returns true.
+std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatPrompt& prompt,
+                                           const std::function<bool()>& is_over);
 
-// Encodes a plain text, with BOS first if the model wants one and `add_special_tokens` is set.
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
-                                bool add_special_tokens);
+                                const PlainPromptOptions& options);
 
 // Like EncodeText, but the result is never empty: an empty prompt becomes BOS. Throws
 // kInvalidArgument (prompt) for an empty prompt if the model has no BOS.
 std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
-                                       bool add_special_tokens);
+                                       const PlainPromptOptions& options);
 
 // Throws kInvalidArgument (context_length_exceeded) with both counts unless the prompt leaves room
 // for one token. `param` is "messages" or "prompt".

@@ -1,17 +1,18 @@
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
+#include "server/handlers/token_list.h"
 #include "server/wire/json_text.h"
-#include "server/wire/logprobs.h"
 #include "server/wire/tokenize_request.h"
 
 namespace tandem::server {
-
 namespace {
 
 TrainedChat NothingLearned(EncodedChat chat) {
@@ -20,31 +21,17 @@ TrainedChat NothingLearned(EncodedChat chat) {
 }
 
 // Appends the JSON members of one rendered chat, without the braces.
-void AppendChat(std::string& out, const TrainedChat& chat, const engine::LoadedModel& model) {
-  const engine::Tokenizer& tokenizer = *model.tokenizer;
-  const TokenNames names{model.tokenizer, false};
+void AppendChat(std::string& out, const TrainedChat& chat, const ServedModel& model) {
   out += R"("text":)";
   AppendJsonString(out, chat.text);
-  out += R"(,"tokens":[)";
-  for (size_t i = 0; i < chat.ids.size(); ++i) {
-    const TokenId id = chat.ids[i];
-    if (i > 0) out.push_back(',');
-    out += R"({"id":)";
-    AppendJsonInt(out, id);
-    out += R"(,"text":)";
-    AppendJsonString(out, names.Name(id));
-    out += R"(,"bytes":)";
-    AppendJsonBytes(out, tokenizer.TokenBytes(id));
-    out += tokenizer.IsSpecial(id) ? R"(,"special":true)" : R"(,"special":false)";
-    out += chat.loss[i] ? R"(,"loss":true})" : R"(,"loss":false})";
-  }
+  out += R"(,"tokens":)";
+  AppendTokenList(out, model, chat.ids, chat.loss);
   // Only the template can write a chat's BOS: encoding adds none.
-  const bool has_bos = model.bos && !chat.ids.empty() && chat.ids.front() == *model.bos;
-  out += has_bos ? R"(],"bos_from":"template","count":)" : R"(],"bos_from":null,"count":)";
+  const std::optional<TokenId> bos = model.loaded().bos;
+  const bool has_bos = bos && !chat.ids.empty() && chat.ids.front() == *bos;
+  out += has_bos ? R"(,"bos_from":"template","count":)" : R"(,"bos_from":null,"count":)";
   AppendJsonInt(out, chat.ids.size());
 }
-
-}  // namespace
 
 // POST /v1/render
 void Render(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -55,16 +42,17 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
 
   std::vector<TrainedChat> samples;
   if (render.train) {
-    samples = EncodeTrainedChat(*model, render.chat);
+    samples = EncodeTrainedChat(*model, render.chat, [&] { return writer.is_over(); });
   } else {
     samples.push_back(NothingLearned(EncodeChat(*model, render.chat)));
+    CheckListedTokens(*model, samples.back().ids.size(), "messages");
   }
   std::string out = "{";
-  AppendChat(out, samples.back(), model->loaded());
+  AppendChat(out, samples.back(), *model);
   // Samples of earlier answers, if training splits the chat.
   for (size_t i = 0; i + 1 < samples.size(); ++i) {
     out += i == 0 ? R"(,"earlier_samples":[{)" : ",{";
-    AppendChat(out, samples[i], model->loaded());
+    AppendChat(out, samples[i], *model);
     out.push_back('}');
   }
   out += samples.size() > 1 ? "]}" : "}";
@@ -73,6 +61,15 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(render.ignored));
   }
   writer.Json(200, std::move(out));
+}
+
+}  // namespace
+
+std::span<const Endpoint> RenderEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"POST", "/v1/render", Render},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -1,15 +1,23 @@
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
+#include "server/handlers/token_list.h"
+#include "server/wire/json_text.h"
 #include "server/wire/logprobs.h"
 #include "server/wire/tokenize_request.h"
 
 namespace tandem::server {
 
 using Json = nlohmann::ordered_json;
+
+namespace {
 
 // POST /tokenize
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -20,22 +28,32 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
 
   const std::vector<TokenId> ids =
       tokenize.chat ? EncodeChat(*model, *tokenize.chat).ids
-                    : EncodeText(*model, *tokenize.prompt, tokenize.add_special_tokens);
+                    : EncodeText(*model, *tokenize.prompt, tokenize.plain_prompt);
+  CheckListedTokens(*model, ids.size(), tokenize.chat ? "messages" : "prompt");
 
-  Json out;
-  out["count"] = ids.size();
-  out["max_model_len"] = model->loaded().max_model_len;
-  out["tokens"] = ids;
-  out["token_strs"] = nullptr;
+  std::string out = R"({"count":)";
+  AppendJsonInt(out, ids.size());
+  out += R"(,"max_model_len":)";
+  AppendJsonInt(out, model->loaded().max_model_len);
+  out += R"(,"tokens":)";
+  AppendJsonInts(out, ids);
+  out += R"(,"token_strs":)";
   if (tokenize.return_token_strs) {
     const TokenNames names{model->loaded().tokenizer, false};
-    out["token_strs"] = Json::array();
-    for (const TokenId id : ids) out["token_strs"].push_back(names.Name(id));
+    out.push_back('[');
+    for (size_t i = 0; i < ids.size(); ++i) {
+      if (i > 0) out.push_back(',');
+      AppendJsonString(out, names.Name(ids[i]));
+    }
+    out.push_back(']');
+  } else {
+    out += "null";
   }
+  out.push_back('}');
   if (!tokenize.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(tokenize.ignored));
   }
-  writer.Json(200, out.dump());
+  writer.Json(200, std::move(out));
 }
 
 // POST /detokenize
@@ -57,6 +75,16 @@ void Detokenize(const HandlerContext& context, Request request, ResponseWriter w
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(detokenize.ignored));
   }
   writer.Json(200, out.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace
+
+std::span<const Endpoint> TokenizeEndpoints() {
+  static constexpr Endpoint kEndpoints[] = {
+      {"POST", "/tokenize", Tokenize},
+      {"POST", "/detokenize", Detokenize},
+  };
+  return kEndpoints;
 }
 
 }  // namespace tandem::server

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/base/ascii.h"
 #include "engine/base/error.h"
 #include "server/http/net.h"
-#include "server/http/syntax/header_text.h"
 
 namespace tandem::server {
 namespace {

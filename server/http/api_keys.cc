@@ -111,7 +111,7 @@ std::optional<Error> ApiKeys::Check(const Request& request, Access access) const
   }
   if (access == Access::kAdminKey && admin_key_.empty()) {
     return Error(ErrorCode::kPermissionDenied,
-                 "admin routes are off: start the server with --admin-key-file to use them")
+                 "admin routes are off: start the server with --admin-key-file to enable them")
         .WithReason("admin_disabled");
   }
 

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
 #include "server/http/dispatch.h"
@@ -27,10 +28,8 @@ constexpr size_t kMaxLingerBytes = size_t{256} << 20;
 // connection.
 template <class Callback>
 void Connection::Enter(Callback callback) {
-  try {
-    callback(*this);
-  } catch (const std::exception& error) {
-    spdlog::error("http_connection_failed what=\"{}\"", error.what());
+  if (const auto error = Attempt([&] { callback(*this); })) {
+    spdlog::error("http_connection_failed what=\"{}\"", error->what());
     Reset();
   }
 }
@@ -142,10 +141,11 @@ void Connection::ArmReadTimer() {
 void Connection::OnReadTimeout() {
   switch (queue_.phase()) {
     case RequestParser::Phase::kHead:
-      queue_.Refuse({408, "request_timeout", "the request head took too long"});
+      queue_.Refuse(
+          {408, "request_timeout", "the request head did not arrive in time (--header-timeout)"});
       break;
     case RequestParser::Phase::kBody:
-      queue_.Refuse({408, "request_timeout", "the request body stopped arriving"});
+      queue_.Refuse({408, "request_timeout", "the request body stopped arriving (--body-timeout)"});
       break;
     case RequestParser::Phase::kIdle:
       if (!active_ && queue_.empty() && !output_.is_writing()) Close();

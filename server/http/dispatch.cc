@@ -5,12 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/ascii.h"
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
 #include "server/http/response_writer.h"
 #include "server/http/sse.h"
 #include "server/http/standard_headers.h"
-#include "server/http/syntax/header_text.h"
 
 namespace tandem::server {
 namespace {
@@ -23,16 +24,14 @@ std::string ErrorEvents(const Response& response) {
 // Runs posted tasks on the answer thread; their exceptions become answers as in RunHandler.
 void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChannel& channel) {
   std::vector<std::function<void()>> tasks;
-  try {
-    channel.RunTasks(tasks);
-  } catch (...) {
-    const bool is_answered = HasMemoryFor([&] {
-      Response response = policy.exception(std::current_exception(), head);
-      const std::string events = ErrorEvents(response);
-      channel.Abort(std::move(response), events);
-    });
-    if (!is_answered) channel.GiveUp();
-  }
+  const std::optional<Error> error = Attempt([&] { channel.RunTasks(tasks); });
+  if (!error) return;
+  const bool is_answered = HasMemoryFor([&] {
+    Response response = policy.failure(*error, head);
+    const std::string events = ErrorEvents(response);
+    channel.Abort(std::move(response), events);
+  });
+  if (!is_answered) channel.GiveUp();
 }
 
 }  // namespace
@@ -43,8 +42,9 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   if (const std::string* host = head.FindHeader("host");
       host != nullptr && !shared.allowed_hosts.Allows(*host)) {
     return policy.refusal(421, "host_not_allowed",
-                          "this server does not answer to the name '" + host->substr(0, 200) +
-                              "'; use its address, or start it with --allowed-host NAME");
+                          "the Host header '" + host->substr(0, 200) +
+                              "' is not a name of this server; use its address, or start it with "
+                              "--allowed-host NAME");
   }
   if (head.method == "OPTIONS" && head.path == "*") {
     return PreflightAnswer("GET, HEAD, POST, PUT, DELETE, OPTIONS");
@@ -68,9 +68,10 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
   }
   // Applies to every method, because browsers send a preflight only before some requests.
   if (IsFromForeignPage(shared.options, head)) {
-    return policy.refusal(403, "origin_not_allowed",
-                          "pages of the origin '" + head.FindHeader("origin")->substr(0, 200) +
-                              "' may not use this server; --cors-origin permits one");
+    return policy.refusal(
+        403, "origin_not_allowed",
+        "pages of origin '" + head.FindHeader("origin")->substr(0, 200) +
+            "' may not use this server; start it with --cors-origin to allow one origin");
   }
   if (const std::string* coding = head.FindHeader("content-encoding");
       coding != nullptr && !coding->empty() && LowerCase(*coding) != "identity") {
@@ -88,11 +89,10 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
 
 OpenedBody OpenBodyOf(const ConnectionShared& shared, const Route& route, const Request& head,
                       std::function<void()> has_room) {
-  try {
-    return {route.open_body(head, std::move(has_room)), std::nullopt};
-  } catch (...) {
-    return {nullptr, shared.policy.exception(std::current_exception(), head)};
-  }
+  OpenedBody opened;
+  const auto error = Attempt([&] { opened.sink = route.open_body(head, std::move(has_room)); });
+  if (error) opened.refused = shared.policy.failure(*error, head);
+  return opened;
 }
 
 std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionShared>& shared,
@@ -131,20 +131,19 @@ void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& ro
     context.id = to_handle.id;
     context.method = to_handle.method;
     context.path = to_handle.path;
-    try {
-      route.handler(std::move(to_handle), writer);
-    } catch (...) {
-      const bool is_answered = HasMemoryFor(
-          [&] { writer.Send(shared->policy.exception(std::current_exception(), context)); });
-      if (!is_answered) writer.GiveUp();
-    }
+    const auto error = Attempt([&] { route.handler(std::move(to_handle), writer); });
+    if (!error) return;
+    const bool is_answered =
+        HasMemoryFor([&] { writer.Send(shared->policy.failure(*error, context)); });
+    if (!is_answered) writer.GiveUp();
   };
 
   if (route.runs_on == RunsOn::kIoThread) return run(std::move(request));
   // std::function needs a copyable capture.
   const auto shared_request = std::make_shared<Request>(std::move(request));
   RequestPool& pool = route.runs_on == RunsOn::kWorker ? *shared->worker : *shared->pool;
-  const bool posted = pool.TryPost([run, writer, shared_request] {
+  const uint64_t client = shared_request->client;
+  const bool posted = pool.TryPost(client, [run, writer, shared_request] {
     if (!writer.is_over()) run(std::move(*shared_request));
   });
   if (!posted) {

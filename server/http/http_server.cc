@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -68,16 +69,14 @@ std::string RemoteName(const StrandSocket& socket) {
 void RunIo(net::io_context& io, const std::function<void()>& recover) {
   bool has_failed = false;
   for (;;) {
-    try {
+    const auto error = Attempt([&] {
       if (has_failed) recover();
-      has_failed = false;
       io.run();
-      return;
-    } catch (const std::exception& exception) {
-      has_failed = true;
-      spdlog::error("http_io_exception what=\"{}\"", exception.what());
-      std::this_thread::sleep_for(kPauseAfterFault);
-    }
+    });
+    if (!error) return;
+    has_failed = true;
+    spdlog::error("http_io_exception what=\"{}\"", error->what());
+    std::this_thread::sleep_for(kPauseAfterFault);
   }
 }
 
@@ -141,7 +140,7 @@ void HttpServer::State::WatchMemory() {
   trim_timer.async_wait(
       [this, pending = Pending(n_watching)](const boost::system::error_code& cancelled) {
         if (cancelled || is_closing) return;
-        if (shared->body_budget->TakeBurst()) shared->pool->TryPost([] { malloc_trim(0); });
+        if (shared->body_budget->TakeBurst()) shared->pool->TryPost(0, [] { malloc_trim(0); });
         WatchMemory();
       });
 }
@@ -233,10 +232,15 @@ uint16_t HttpServer::port() const { return state_->port; }
 
 void HttpServer::Start() {
   ConnectionShared& shared = *state_->shared;
-  shared.pool = std::make_unique<RequestPool>(shared.options.n_request_threads,
-                                              shared.options.max_queued_requests);
-  shared.worker =
-      std::make_unique<RequestPool>(1, shared.options.max_queued_for_worker, "tandem-worker");
+  shared.pool = std::make_unique<RequestPool>(RequestPool::Options{
+      .n_threads = shared.options.n_request_threads,
+      .max_queued = shared.options.max_queued_requests,
+  });
+  shared.worker = std::make_unique<RequestPool>(RequestPool::Options{
+      .max_queued = shared.options.max_queued_for_worker,
+      .max_queued_per_client = shared.options.max_queued_for_worker_per_client,
+      .name = "tandem-worker",
+  });
   state_->Accept();
   net::post(shared.io, [state = state_.get()] { state->WatchMemory(); });
   state_->threads.emplace_back([state = state_.get()] {

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "server/http/options.h"
 #include "server/http/request.h"
@@ -35,8 +35,8 @@ struct RequestSummary {
 struct HttpPolicy {
   // The answer to a request that reaches no handler. An empty code is null in the body.
   std::function<Response(int status, std::string_view code, std::string_view message)> refusal;
-  // The answer to an exception thrown by a handler.
-  std::function<Response(std::exception_ptr exception, const Request& request)> exception;
+  // The answer to an exception of a handler, as ToError describes it.
+  std::function<Response(const Error& error, const Request& request)> failure;
   // Called when the route is known and before the body uses memory. An answer refuses the request.
   std::function<std::optional<Response>(const Request& request, Access access)> gate;
   // Called on the io thread for each request that passed the gate, before it waits for a thread. An

@@ -22,6 +22,7 @@ struct HttpOptions {
   int n_request_threads = 8;          // threads for handlers: parsing, templates, tokenising
   size_t max_queued_requests = 4096;  // waiting for a request thread; more get 503
   size_t max_queued_for_worker = 32;  // waiting for the worker; more get 503
+  size_t max_queued_for_worker_per_client = 8;  // of one API key
 
   size_t max_connections = 4096;
   size_t max_request_line_bytes = 8 << 10;

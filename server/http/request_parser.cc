@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "engine/base/ascii.h"
 #include "engine/base/url.h"
 #include "server/http/net.h"
 #include "server/http/syntax/header_text.h"
@@ -194,7 +195,8 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
   request_.http_1_0 = message.version() == 10;
   request_.keep_alive = parser.keep_alive();
   const auto target_text = message.target();
-  std::optional<Target> target = ParseTarget({target_text.data(), target_text.size()});
+  std::optional<RequestTarget> target =
+      ParseRequestTarget({target_text.data(), target_text.size()});
   if (target) {
     request_.path = std::move(target->path);
     request_.query = std::move(target->query);
@@ -215,10 +217,11 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
       coding = LowerCase(value);
     } else if (name == "host") {
       ++n_hosts;
-      if (!IsHostValue(value)) fault = BadRequest("the Host header is not a host");
+      if (!IsHostValue(value)) fault = BadRequest("the Host header is not a valid host");
     } else if (name == "expect") {
       if (LowerCase(value) != "100-continue") {
-        if (!fault) fault = Refusal{417, "invalid_request", "only 'Expect: 100-continue' is known"};
+        if (!fault)
+          fault = Refusal{417, "invalid_request", "the Expect header must be '100-continue'"};
       } else {
         awaits_continue_ = !request_.http_1_0;
       }
@@ -231,12 +234,12 @@ std::optional<Refusal> RequestParser::ParseHead(std::string_view head) {
     return BadRequest("a request may have Content-Length or Transfer-Encoding, not both");
   }
   if (coding && (*coding != "chunked" || request_.http_1_0)) {
-    return BadRequest("the only transfer coding served is 'chunked', in HTTP/1.1");
+    return BadRequest("Transfer-Encoding must be 'chunked', in HTTP/1.1");
   }
   if (n_hosts > 1 || (n_hosts == 0 && !request_.http_1_0)) {
     return BadRequest("an HTTP/1.1 request needs exactly one Host header");
   }
-  if (!target) return BadRequest("the path of the request is not acceptable");
+  if (!target) return BadRequest("the path of the request is malformed");
   if (fault) return fault;
 
   if (length) {

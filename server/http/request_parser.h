@@ -31,10 +31,13 @@ class RequestParser {
   // Maximum body size of a request. Called only if the length is unknown or large.
   using BodyLimit = std::function<size_t(const Request& head)>;
 
-  // Without a budget, only the limit of each body applies.
+  // Without a budget, only the limit of each body applies. `options` must outlive the parser, which
+  // keeps no copy.
   explicit RequestParser(const HttpOptions& options, BodyLimit body_limit = {},
                          std::shared_ptr<BodyBudget> budget = nullptr)
       : options_(options), body_limit_(std::move(body_limit)), budget_(std::move(budget)) {}
+
+  RequestParser(HttpOptions&&, BodyLimit = {}, std::shared_ptr<BodyBudget> = nullptr) = delete;
 
   struct NeedMore {};
   // The head is accepted and the body is incomplete: the caller can refuse the request before its
@@ -85,7 +88,7 @@ class RequestParser {
   bool MakeRoomFor(size_t n_bytes);
   void FreeBody();
 
-  const HttpOptions options_;
+  const HttpOptions& options_;
   const BodyLimit body_limit_;
   const std::shared_ptr<BodyBudget> budget_;
   Phase phase_ = Phase::kIdle;

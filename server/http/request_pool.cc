@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/base/out_of_memory.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/thread_round.h"
 
 namespace tandem::server {
 
-RequestPool::RequestPool(int n_threads, size_t max_queued, const std::string& name)
-    : max_queued_(max_queued) {
-  for (int i = 0; i < std::max(1, n_threads); ++i) {
-    threads_.emplace_back([this, thread_name = name + "-" + std::to_string(i)] {
+RequestPool::RequestPool(Options options) : options_(std::move(options)) {
+  for (int i = 0; i < std::max(1, options_.n_threads); ++i) {
+    threads_.emplace_back([this, thread_name = options_.name + "-" + std::to_string(i)] {
       NameThisThread(thread_name);
       Run();
     });
@@ -21,11 +20,12 @@ RequestPool::RequestPool(int n_threads, size_t max_queued, const std::string& na
 RequestPool::~RequestPool() { Stop(); }
 
 void RequestPool::Stop() {
-  std::deque<std::function<void()>> dropped;  // destroyed outside the lock
+  std::list<Line> dropped;  // destroyed outside the lock
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
-    dropped.swap(tasks_);
+    dropped.swap(lines_);
+    n_queued_ = 0;
   }
   arrived_.notify_all();
   for (std::thread& thread : threads_) {
@@ -33,14 +33,39 @@ void RequestPool::Stop() {
   }
 }
 
-bool RequestPool::TryPost(std::function<void()> task) {
+bool RequestPool::TryPost(uint64_t client, std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_ || tasks_.size() >= max_queued_) return false;
-    tasks_.push_back(std::move(task));
+    if (stopping_ || n_queued_ >= options_.max_queued) return false;
+    const auto line = std::find_if(lines_.begin(), lines_.end(),
+                                   [&](const Line& one) { return one.client == client; });
+    if (line == lines_.end()) {
+      Line fresh{client, {}};
+      fresh.tasks.push_back(std::move(task));
+      lines_.push_back(std::move(fresh));
+    } else if (client != 0 && line->tasks.size() >= options_.max_queued_per_client) {
+      return false;
+    } else {
+      line->tasks.push_back(std::move(task));
+    }
+    ++n_queued_;
   }
   arrived_.notify_one();
   return true;
+}
+
+// Never throws: the client's line moves to the end without an allocation.
+std::function<void()> RequestPool::TakeNext() {
+  const auto line = lines_.begin();
+  std::function<void()> task = std::move(line->tasks.front());
+  line->tasks.pop_front();
+  --n_queued_;
+  if (line->tasks.empty()) {
+    lines_.erase(line);
+  } else {
+    lines_.splice(lines_.end(), lines_, line);
+  }
+  return task;
 }
 
 void RequestPool::Run() {
@@ -48,12 +73,11 @@ void RequestPool::Run() {
     std::function<void()> task;
     {
       std::unique_lock lock(mutex_);
-      arrived_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      arrived_.wait(lock, [this] { return stopping_ || !lines_.empty(); });
       if (stopping_) return;
-      task = std::move(tasks_.front());
-      tasks_.pop_front();
+      task = TakeNext();
     }
-    HasMemoryFor(task);
+    RunRound("task of a request", task);
   }
 }
 

@@ -75,11 +75,10 @@ void RequestQueue::OnHeadReady(bool awaits_continue) {
 }
 
 Response RequestQueue::RefuseForMemory() const {
-  return shared_.policy.refusal(
-      503, "server_overloaded",
-      "the bodies of all requests together may take " +
-          std::to_string(shared_.options.body_memory_bytes) +
-          " bytes, and others have them now; try again later (--body-memory)");
+  return shared_.policy.refusal(503, "server_overloaded",
+                                "the bodies of all requests together reach the limit of " +
+                                    std::to_string(shared_.options.body_memory_bytes) +
+                                    " bytes (--body-memory); try again later");
 }
 
 void RequestQueue::Refuse(const Refusal& refusal) {

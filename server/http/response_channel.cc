@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/out_of_memory.h"
 
@@ -186,13 +187,11 @@ void ResponseChannel::RunTasks(std::vector<std::function<void()>>& ran) {
     ran.swap(tasks_);
     runs_tasks_ = true;
   }
-  try {
+  const std::exception_ptr fault = FaultOf([&] {
     for (const auto& task : ran) task();
-  } catch (...) {
-    EndTasks();
-    throw;
-  }
+  });
   EndTasks();
+  if (fault) std::rethrow_exception(fault);
 }
 
 void ResponseChannel::EndTasks() {

@@ -48,10 +48,6 @@ void EventStream::SendNamed(std::string_view event, std::string_view data) const
   guard_->channel->Append(SseNamed(event, data));
 }
 
-void EventStream::Comment(std::string_view text) const {
-  guard_->channel->Append(SseComment(text));
-}
-
 void EventStream::Close() const { guard_->channel->Finish(); }
 
 bool EventStream::disconnected() const { return guard_->channel->disconnected(); }

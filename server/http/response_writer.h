@@ -21,7 +21,6 @@ class EventStream {
   void Send(std::string_view data) const;
   // Like Send, with an `event:` line first.
   void SendNamed(std::string_view event, std::string_view data) const;
-  void Comment(std::string_view text) const;
   void Close() const;
 
   // True if the client has left; further output is dropped.

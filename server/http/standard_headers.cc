@@ -9,7 +9,7 @@
 #include <random>
 #include <string_view>
 
-#include "server/http/syntax/header_text.h"
+#include "engine/base/ascii.h"
 
 namespace tandem::server {
 namespace {

@@ -50,7 +50,7 @@ int NoPassPhrase(char*, int, int, void*) { return -1; }
 void UseChain(SSL_CTX* context, const std::string& pem) {
   const Bio reader = ReaderOf(pem);
   const Certificate own(PEM_read_bio_X509_AUX(reader.get(), nullptr, NoPassPhrase, nullptr));
-  if (!own) Throw("--tls-cert holds no PEM certificate");
+  if (!own) Throw("--tls-cert has no PEM certificate");
   if (SSL_CTX_use_certificate(context, own.get()) != 1) Throw("--tls-cert is not usable");
   for (;;) {
     Certificate issuer(PEM_read_bio_X509(reader.get(), nullptr, NoPassPhrase, nullptr));
@@ -60,7 +60,7 @@ void UseChain(SSL_CTX* context, const std::string& pem) {
   }
   const unsigned long code = ERR_peek_last_error();
   if (code != 0 && ERR_GET_REASON(code) != PEM_R_NO_START_LINE) {
-    Throw("--tls-cert has a broken certificate behind the first");
+    Throw("--tls-cert has a broken certificate after the first");
   }
   ERR_clear_error();
 }
@@ -69,7 +69,7 @@ void UseKey(SSL_CTX* context, const std::string& pem) {
   const Bio reader = ReaderOf(pem);
   const std::unique_ptr<EVP_PKEY, KeyFree> key(
       PEM_read_bio_PrivateKey(reader.get(), nullptr, NoPassPhrase, nullptr));
-  if (!key) Throw("--tls-key holds no PEM key without a pass phrase");
+  if (!key) Throw("--tls-key has no PEM key, or its key has a pass phrase");
   if (SSL_CTX_use_PrivateKey(context, key.get()) != 1 || SSL_CTX_check_private_key(context) != 1) {
     Throw("--tls-key does not belong to --tls-cert");
   }

@@ -156,10 +156,10 @@ ChildProcess::ChildProcess(std::optional<ProcessIdentity> identity)
 
 ChildProcess ChildProcess::Spawn(const Command& command) {
   const std::filesystem::path lock_path = command.dir / "run.lock";
-  const std::optional<UniqueFd> lock = TryLockFile(lock_path);
+  const std::optional<UniqueFd> lock = TryLockFile(lock_path, WithoutLocks::kContinue);
   if (!lock) {
     throw Error(ErrorCode::kFailedPrecondition,
-                "another process works in " + command.dir.string() + " (it holds run.lock)");
+                "another process uses " + command.dir.string() + " (it holds run.lock)");
   }
 
   SpawnSettings settings;
@@ -208,7 +208,7 @@ std::optional<ChildProcess> ChildProcess::Find(const std::filesystem::path& dir,
                                                const std::optional<ProcessIdentity>& recorded) {
   if (recorded && IsAlive(*recorded)) return ChildProcess(recorded);
   const std::filesystem::path lock_path = dir / "run.lock";
-  if (TryLockFile(lock_path)) return std::nullopt;
+  if (TryLockFile(lock_path, WithoutLocks::kContinue)) return std::nullopt;
   ChildProcess child(FindLockHolder(lock_path));
   child.lock_path_ = lock_path;
   return child;
@@ -223,7 +223,7 @@ ChildProcess ChildProcess::Ended() {
 std::optional<ExitStatus> ChildProcess::Poll() {
   if (exit_) return exit_;
   if (!identity_) {
-    if (TryLockFile(lock_path_)) exit_ = ExitStatus{};
+    if (TryLockFile(lock_path_, WithoutLocks::kContinue)) exit_ = ExitStatus{};
     return exit_;
   }
   // Only our own child can be waited for, and only while the pid still belongs to it.

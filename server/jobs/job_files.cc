@@ -5,15 +5,19 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/utf8.h"
+#include "engine/io/json.h"
 #include "server/database/disk_full.h"
 
 namespace tandem::server {
@@ -84,28 +88,23 @@ std::string TextOf(const json& object, const char* field) {
   return text.substr(0, CutBeforeCharacter(text, kMaxErrorText));
 }
 
-// Returns a discarded value for anything other than an object. The library writes a tree
-// recursively, so without a depth limit a megabyte of brackets overflows the stack.
+// Returns a discarded value for anything other than an object of bounded depth.
 json ParseBoundedObject(std::string_view text) {
-  constexpr int kMaxDepth = 64;
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) return json(json::value_t::discarded);
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!value.is_object()) return json(json::value_t::discarded);
-  return value;
+  json value;
+  ErrorOf([&] { value = engine::ParseUntrustedJson(text, "JSON"); });
+  return value.is_object() ? value : json(json::value_t::discarded);
+}
+
+bool HasNoLocks(int error_number) {
+  return error_number == ENOSYS || error_number == EOPNOTSUPP || error_number == ENOLCK;
+}
+
+void WarnOfNoLocks(const std::filesystem::path& path, int error_number) {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
+  spdlog::warn(
+      "files_not_locked path={} reason=\"{}\" advice=\"let one process at a time work here\"",
+      path.string(), std::generic_category().message(error_number));
 }
 
 JobResult Invalid(const std::filesystem::path& path, const std::string& why) {
@@ -113,6 +112,11 @@ JobResult Invalid(const std::filesystem::path& path, const std::string& why) {
   result.state = JobResult::State::kInvalid;
   result.error = {path.filename().string() + " of the job " + why, "bad_result"};
   return result;
+}
+
+// Names that a process leaves when it is killed while it writes, replaces or deletes.
+bool IsUnfinished(const std::string& name) {
+  return name.find(".tmp-") != std::string::npos || name.starts_with(".trash-");
 }
 
 }  // namespace
@@ -154,19 +158,29 @@ void RemoveUnfinished(const std::filesystem::path& dir) {
   std::filesystem::recursive_directory_iterator entry(dir, ignored);
   for (; !ignored && entry != std::filesystem::recursive_directory_iterator();
        entry.increment(ignored)) {
-    if (entry->path().filename().string().find(".tmp-") == std::string::npos) continue;
+    if (!IsUnfinished(entry->path().filename().string())) continue;
     found.push_back(entry->path());
     entry.disable_recursion_pending();
   }
   for (const std::filesystem::path& path : found) std::filesystem::remove_all(path, ignored);
 }
 
-std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path) {
+std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path, WithoutLocks without) {
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) ThrowIo("open", path, errno);
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK) return std::nullopt;
-    if (errno != EINTR) ThrowIo("lock", path, errno);
+    const int error_number = errno;
+    if (error_number == EWOULDBLOCK) return std::nullopt;
+    if (HasNoLocks(error_number) && without == WithoutLocks::kContinue) {
+      WarnOfNoLocks(path, error_number);
+      break;
+    }
+    if (HasNoLocks(error_number)) {
+      throw Error(ErrorCode::kUnsupported, "could not lock " + path.string() +
+                                               ": its file system has no locks (flock): " +
+                                               std::generic_category().message(error_number));
+    }
+    if (error_number != EINTR) ThrowIo("lock", path, error_number);
   }
   return file;
 }

@@ -33,15 +33,23 @@ void WriteJobFile(const std::filesystem::path& path, std::string_view text);
 // disk must not stop the bookkeeping.
 void AppendLogLine(const std::filesystem::path& path, const std::string& line);
 
-// Removes the unfinished files of a job's processes: names with ".tmp-", in `dir` and below. Does
-// not follow links; ignores failures.
+// Removes the unfinished files of a job's processes, in `dir` and below: names with ".tmp-", and
+// names that begin with ".trash-". Does not follow links; ignores failures.
 void RemoveUnfinished(const std::filesystem::path& dir);
 
 // Marks the directory of a job whose model was deleted: the model is not published again.
 inline constexpr const char* kModelDeletedFile = "model_deleted";
 
-// Locks `path`, creating it if needed; nullopt if another open file holds the lock. Throws kIo.
-std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path);
+// Whether a file system without locks (Lustre, some NFS mounts) is an error.
+enum class WithoutLocks {
+  kRefuse,    // throws kUnsupported
+  kContinue,  // opens the file unlocked, and warns once per process (files_not_locked)
+};
+
+// Locks `path` (flock), creating it if needed; nullopt if another open file holds the lock. Throws
+// kIo.
+std::optional<UniqueFd> TryLockFile(const std::filesystem::path& path,
+                                    WithoutLocks without = WithoutLocks::kRefuse);
 
 // The size of a regular file; 0 if it does not exist.
 int64_t FileBytes(const std::filesystem::path& path);

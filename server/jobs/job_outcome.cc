@@ -3,19 +3,10 @@
 #include <signal.h>
 #include <string.h>
 
+#include "server/jobs/exit_codes.h"
+
 namespace tandem::server {
 namespace {
-
-// Exit codes of this program's verbs; server/cli/README.md lists them.
-enum ExitCode {
-  kExitDone = 0,
-  kExitUsage = 2,
-  kExitBadData = 65,
-  kExitInUse = 69,
-  kExitIo = 74,
-  kExitTryAgain = 75,
-  kExitCancelled = 130,
-};
 
 // Signals sent from outside. Other signals come from the program's own faults, which a
 // deterministic rerun would repeat.
@@ -54,7 +45,7 @@ std::string Describe(const ExitStatus& exit) {
     case ExitStatus::Kind::kCode:
       return "the job's process ended with exit code " + std::to_string(exit.value) +
              (exit.value == kExitIo      ? " (it could not read or write a file)"
-              : exit.value == kExitInUse ? " (another process works in its directory)"
+              : exit.value == kExitInUse ? " (another process uses its directory)"
                                          : "");
   }
   return "";
@@ -108,11 +99,10 @@ Outcome DecideOutcome(const EndedRun& run) {
   if (resumable) {
     error.code = "interrupted";
     error.message +=
-        ", and " + std::to_string(run.restarts) + " restarts did not reach another checkpoint";
+        ", and " + std::to_string(run.restarts) + " restarts did not reach a new checkpoint";
     if (run.exit.kind == ExitStatus::Kind::kSignal && run.exit.value == SIGKILL) {
       error.message +=
-          "; the system kills what needs most when memory runs out: smaller batches and shorter "
-          "examples need less";
+          "; the system probably ran out of memory: use smaller batches or shorter examples";
     }
   }
   if (!run.last_log_lines.empty()) error.message += "; last output: " + run.last_log_lines;

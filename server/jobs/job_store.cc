@@ -29,7 +29,7 @@ JobWish ToWish(int64_t number, const std::string& id) {
   }
   throw Error(ErrorCode::kDataLoss, "job " + id + " has cancel_requested " +
                                         std::to_string(number) +
-                                        ", which this program does not know");
+                                        ", which this program does not support");
 }
 
 // Reads kColumns, starting at the query's current column.
@@ -100,24 +100,38 @@ void BindSupervision(Query& query, const JobRecord& record) {
       .Bind(record.events_offset);
 }
 
+// Uploads and specs can be private: only the owner may enter a new directory.
+void MakeForOwner(const std::filesystem::path& dir) {
+  std::error_code error;
+  if (std::filesystem::exists(dir, error)) return;
+  MakeDirectories(dir);
+  std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
+  if (error) ThrowIo("create", dir, error.value());
+}
+
+// Names that a server creates in its data directory, and the one that mkfs creates in a volume.
+bool IsDataDirEntry(std::string_view name) {
+  return name == "lock" || name == "jobs" || name == "files" || name == "models" ||
+         name == "lost+found" || name.starts_with("tandem.db");
+}
+
+bool IsJobDirEntry(std::string_view name) {
+  return name.starts_with("job-") || name.starts_with("ftjob-");
+}
+
 }  // namespace
 
 JobStore JobStore::Open(const std::filesystem::path& data_dir) {
-  std::error_code error;
-  // Uploads and specs can be private: only the owner may enter these directories.
-  for (const std::filesystem::path& dir : {data_dir, data_dir / "jobs"}) {
-    if (std::filesystem::exists(dir, error)) {
-      RestrictToOwner(dir);
-      continue;
-    }
-    MakeDirectories(dir);
-    std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
-    if (error) ThrowIo("create", dir, error.value());
-  }
-
-  UniqueFd lock = LockForThisProcess(data_dir / "lock", "data directory " + data_dir.string(),
-                                     "stop that server, or choose another --data-dir");
+  const std::filesystem::path jobs_dir = data_dir / "jobs";
+  MakeForOwner(data_dir);
+  UniqueFd lock =
+      LockForThisProcess(data_dir / "lock", "data directory " + data_dir.string(),
+                         "stop that server, or choose another --data-dir", WithoutLocks::kRefuse);
   auto database = std::make_unique<Database>(data_dir / "tandem.db");
+  MakeForOwner(jobs_dir);
+  // After the lock and the database have shown that no other program uses the directory.
+  RestrictDirectoryToOwner(data_dir, IsDataDirEntry);
+  RestrictDirectoryToOwner(jobs_dir, IsJobDirEntry);
   return JobStore(data_dir, std::move(lock), std::move(database));
 }
 
@@ -178,7 +192,8 @@ JobPage JobStore::List(const JobFilter& filter) {
     Query query = database_->Prepare("SELECT seq FROM jobs WHERE id=?");
     query.Bind(std::string_view(filter.after));
     if (!query.Next()) {
-      throw Error(ErrorCode::kInvalidArgument, "'after' names no job: '" + filter.after + "'")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "after must be the id of a job, got '" + filter.after + "'")
           .WithParam("after");
     }
     before_seq = query.Int();

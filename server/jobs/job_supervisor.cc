@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
@@ -62,12 +63,13 @@ Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
 Job JobSupervisor::Submit(JobType type, std::string_view request_json, std::string_view spec_json) {
   if (VerbFor(type).empty()) {
     throw Error(ErrorCode::kUnsupported,
-                "jobs of type '" + std::string(NameOf(type)) + "' cannot be submitted")
+                "jobs of type '" + std::string(NameOf(type)) +
+                    "' cannot be submitted: submit train, convert or pipeline")
         .WithParam("type");
   }
   if (spec_json.size() > kMaxSpecBytes || request_json.size() > kMaxSpecBytes) {
     throw Error(ErrorCode::kInvalidArgument, "spec has " + std::to_string(spec_json.size()) +
-                                                 " bytes, the limit is " +
+                                                 " bytes; the limit is " +
                                                  std::to_string(kMaxSpecBytes))
         .WithParam("spec");
   }
@@ -105,15 +107,16 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
   // leaves a harmless directory without a row.
   job.dir = store_.JobDir(job.id);
   if (::mkdir(job.dir.c_str(), 0700) != 0) ThrowIo("create", job.dir, errno);
-  try {
-    WriteJobFile(SpecFile(job.dir), spec_json);
-    SyncDirectory(job.dir.parent_path());
-    store_.Create(record);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove_all(job.dir, ignored);
-    throw;
-  }
+  UndoOnFailure(
+      [&] {
+        WriteJobFile(SpecFile(job.dir), spec_json);
+        SyncDirectory(job.dir.parent_path());
+        store_.Create(record);
+      },
+      [&] {
+        std::error_code ignored;
+        std::filesystem::remove_all(job.dir, ignored);
+      });
   changed_.insert(job.id);
   return record;
 }
@@ -156,8 +159,8 @@ Job JobSupervisor::EndOwn(const std::string& id, OwnEnd end) {
   Job job;
   {
     const std::lock_guard lock(mutex_);
+    changed_.insert(id);  // first: after the end nothing may fail
     job = own_.End(id, std::move(end));
-    changed_.insert(id);
   }
   LogEnd(job);
   Wake();
@@ -206,7 +209,7 @@ Job JobSupervisor::Resume(std::string_view id) {
       throw Error(ErrorCode::kFailedPrecondition,
                   "job " + record.job.id + " cannot be resumed: it is " +
                       (record.wish == JobWish::kPause
-                           ? "being paused, and still writes what it goes on from"
+                           ? "being paused, and still writes its checkpoint"
                            : std::string(NameOf(record.job.status)) + ", not paused"))
           .WithReason("job_not_active");
     }

@@ -7,9 +7,11 @@
 #include <limits>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/thread_round.h"
 #include "server/jobs/job_supervisor.h"
 
 namespace tandem::server {
@@ -22,22 +24,23 @@ constexpr std::chrono::milliseconds kPauseAfterFailure{1000};
 void JobSupervisor::Run() {
   NameThisThread("tandem-jobs");
   while (true) {
-    try {
-      const bool go_on = Step();
+    bool is_over = false;
+    const std::optional<Error> error = Attempt([&] {
+      is_over = !Step();
       NotifyOfChanges();
-      if (!go_on) return;
-      failed_ = false;
-    } catch (const std::exception& error) {
+    });
+    failed_ = error.has_value();
+    if (!error && is_over) return;
+    if (error) {
       // Probably a full disk. Nothing is lost: every step starts from the store, the files and the
       // processes, so the next step repeats the failed work.
-      spdlog::error("job supervisor error=\"{}\"", error.what());
-      failed_ = true;
+      spdlog::error("job supervisor error=\"{}\"", error->what());
       const std::lock_guard lock(mutex_);
       if (stop_ == StopMode::kLeaveJobs || (stop_deadline_ && Clock::now() >= *stop_deadline_)) {
         return;
       }
     }
-    Wait();
+    UntilMemorySuffices([this] { Wait(); });
   }
 }
 
@@ -160,7 +163,7 @@ void JobSupervisor::Start(JobRecord record) {
 
   std::optional<ChildProcess> child;
   std::optional<Outcome> outcome;
-  try {
+  const std::optional<Error> error = ErrorOf([&] {
     child = ChildProcess::Find(dir, std::nullopt);
     if (!child) {
       child = ChildProcess::Spawn(
@@ -171,11 +174,12 @@ void JobSupervisor::Start(JobRecord record) {
     }
     spdlog::info("job started id={} pid={} restarts={}", id,
                  child->identity() ? child->identity()->pid : 0, record.restarts);
-  } catch (const Error& error) {
+  });
+  if (error) {
     const bool again =
-        error.code() == ErrorCode::kUnavailable && record.restarts < options_.max_restarts;
+        error->code() == ErrorCode::kUnavailable && record.restarts < options_.max_restarts;
     outcome = Outcome{again ? Outcome::Next::kRestart : Outcome::Next::kFail,
-                      {error.what(), "not_started"}};
+                      {error->what(), "not_started"}};
   }
   running_.emplace_back(id, dir, child ? std::move(*child) : ChildProcess::Ended(),
                         record.events_offset);
@@ -302,19 +306,14 @@ bool JobSupervisor::BeginPublishing(RunningJob& running) {
 
 // Returns false if the server is stopping; the next server then publishes the job.
 bool JobSupervisor::EndPublishing(RunningJob& running) {
-  const std::exception_ptr fault = running.publication->fault();
+  const std::optional<Error> error = running.publication->error();
   running.publication.reset();
-  if (!fault) return true;
-  try {
-    std::rethrow_exception(fault);
-  } catch (const std::exception& error) {
-    const auto* known = dynamic_cast<const Error*>(&error);
-    if (known != nullptr && known->code() == ErrorCode::kCancelled) return false;
-    running.outcome = Outcome{
-        Outcome::Next::kFail,
-        {std::string("the job is done, but its result could not be published: ") + error.what(),
-         "publish_failed"}};
-  }
+  if (!error) return true;
+  if (error->code() == ErrorCode::kCancelled) return false;
+  running.outcome = Outcome{
+      Outcome::Next::kFail,
+      {std::string("the job has ended, but its result could not be published: ") + error->what(),
+       "publish_failed"}};
   return true;
 }
 
@@ -389,8 +388,17 @@ void JobSupervisor::NotifyOfChanges() {
     const std::lock_guard lock(mutex_);
     changed.swap(changed_);
   }
-  for (const std::string& id : changed) watchers_->Notify(id);
-  if (!changed.empty()) CountJobs();
+  if (changed.empty()) return;
+  UndoOnFailure(
+      [&] {
+        for (const std::string& id : changed) watchers_->Notify(id);
+        CountJobs();
+      },
+      [&] {
+        // The next step notifies again; a watcher would otherwise miss the end of its job.
+        const std::lock_guard lock(mutex_);
+        changed_.merge(changed);
+      });
 }
 
 }  // namespace tandem::server

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 
 namespace tandem::server {
@@ -41,10 +42,8 @@ void JobWatchers::Notify(const std::string& job_id) {
     in_call_ = key;
     caller_ = std::this_thread::get_id();
     lock.unlock();
-    try {
-      (*callback)();
-    } catch (const std::exception& error) {
-      spdlog::warn("job watcher failed id={} error=\"{}\"", job_id, error.what());
+    if (const auto error = Attempt(*callback)) {
+      spdlog::warn("job watcher failed id={} error=\"{}\"", job_id, error->what());
     }
     lock.lock();
     in_call_ = 0;

@@ -2,9 +2,11 @@
 
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/running_job.h"
 
@@ -14,7 +16,7 @@ void OwnWork::FailLeft() {
   for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning}) {
     for (JobRecord& record : store_.WithStatus(status)) {
       if (!VerbFor(record.job.type).empty()) continue;
-      record.job.error = {"the server ended before this was done", "interrupted"};
+      record.job.error = {"the server ended before this job was done", "interrupted"};
       EndJob(record, JobStatus::kFailed);
       store_.Update(record);
     }
@@ -43,13 +45,15 @@ void OwnWork::Report(const std::string& id, double progress, const std::string& 
 Job OwnWork::End(const std::string& id, OwnEnd end) {
   const auto own = own_.find(id);
   TANDEM_CHECK(own != own_.end());
-  JobRecord& record = own->second.record;
+  // A copy: without memory the job keeps its state, and the caller can try again.
+  JobRecord record = own->second.record;
   if (end.status == JobStatus::kSucceeded) record.job.progress = 1;
   record.job.error = std::move(end.error);
   record.job.result_json = std::move(end.result_json);
   EndJob(record, end.status);
   Job job = record.job;
-  if (Save(record)) own_.erase(own);
+  own->second.record = std::move(record);
+  if (Save(own->second.record)) own_.erase(own);
   return job;
 }
 
@@ -82,14 +86,13 @@ const JobRecord* OwnWork::Find(std::string_view id) const {
 }
 
 bool OwnWork::Save(const JobRecord& record) {
-  try {
-    store_.Update(record);
-    return true;
-  } catch (const Error& error) {
+  const std::exception_ptr fault = FaultOf([&] { store_.Update(record); });
+  if (!fault) return true;
+  HasMemoryFor([&] {
     spdlog::error("job not recorded id={} status={} reason=\"{}\"", record.job.id,
-                  NameOf(record.job.status), error.what());
-    return false;
-  }
+                  NameOf(record.job.status), ToError(fault).what());
+  });
+  return false;
 }
 
 }  // namespace tandem::server

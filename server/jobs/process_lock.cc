@@ -9,13 +9,12 @@
 #include <utility>
 
 #include "engine/base/error.h"
-#include "server/jobs/job_files.h"
 
 namespace tandem::server {
 
 UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string& what,
-                            const std::string& advice) {
-  std::optional<UniqueFd> lock = TryLockFile(file);
+                            const std::string& advice, WithoutLocks without) {
+  std::optional<UniqueFd> lock = TryLockFile(file, without);
   if (!lock) {
     int64_t pid = 0;
     std::ifstream(file) >> pid;
@@ -35,7 +34,8 @@ UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string
 
 UniqueFd LockRunDirectory(const std::filesystem::path& dir) {
   return LockForThisProcess(dir / "work.lock", "run directory " + dir.string(),
-                            "wait until it ends, or choose another run_name or directory");
+                            "wait until it ends, or choose another run_name or directory",
+                            WithoutLocks::kContinue);
 }
 
 }  // namespace tandem::server

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 
@@ -48,11 +49,7 @@ void JobProgress::Add(const ProgressEvent& event) {
 Publication::Publication(std::function<void()> publish, std::function<void()> on_end)
     : thread_([this, publish = std::move(publish), on_end = std::move(on_end)] {
         NameThisThread("tandem-publish");
-        try {
-          publish();
-        } catch (...) {
-          fault_ = std::current_exception();
-        }
+        error_ = Attempt(publish);
         has_ended_ = true;
         on_end();
       }) {}

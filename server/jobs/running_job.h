@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -11,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "engine/base/error.h"
 #include "engine/base/job_context.h"
 #include "server/jobs/child_process.h"
 #include "server/jobs/job_files.h"
@@ -51,10 +51,10 @@ class Publication {
 
   bool has_ended() const { return has_ended_; }
   // The exception of `publish`; null: none. REQUIRES: it has ended.
-  const std::exception_ptr& fault() const { return fault_; }
+  const std::optional<Error>& error() const { return error_; }
 
  private:
-  std::exception_ptr fault_;
+  std::optional<Error> error_;
   std::atomic<bool> has_ended_{false};
   std::thread thread_;
 };

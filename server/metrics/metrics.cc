@@ -154,7 +154,7 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
             h.inference_s);
   histogram("request_prompt_tokens", "Prompt tokens per request.", h.prompt_tokens);
   histogram("request_generation_tokens", "Tokens generated per request.", h.generation_tokens);
-  histogram("request_params_n", "Choices asked for per request.", h.params_n);
+  histogram("request_params_n", "Choices requested per request.", h.params_n);
   histogram("request_params_max_tokens", "Token limit per request.", h.params_max_tokens);
   histogram("iteration_tokens_total", "Tokens computed per engine step.", h.step_tokens);
 }
@@ -185,7 +185,7 @@ void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const st
   // As in vLLM, the value is the time at which the labels were true.
   const double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  families.Gauge("lora_requests_info", "Adapters that requests run or wait with.",
+  families.Gauge("lora_requests_info", "Adapters of running and waiting requests.",
                  {{"max_lora", std::to_string(max_adapters)},
                   {"model_name", name},
                   {"running_lora_adapters", Joined(running)},
@@ -210,13 +210,13 @@ void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std:
                  static_cast<double>(stats.requests_running));
   families.Gauge("num_requests_waiting", "Sequences waiting for a place in the batch.", labels,
                  static_cast<double>(stats.requests_waiting));
-  families.Gauge("kv_cache_usage_perc", "Part of the KV cache in use, 0 to 1.", labels,
+  families.Gauge("kv_cache_usage_perc", "Fraction of the KV cache in use, 0 to 1.", labels,
                  stats.kv_blocks_total == 0 ? 0.0
                                             : static_cast<double>(stats.kv_blocks_used) /
                                                   static_cast<double>(stats.kv_blocks_total));
   AddAdapters(families, snapshot, name, engines);
   // Dashboards read the number of blocks under this name, also for CPU memory.
-  families.Gauge("cache_config_info", "How the KV cache is laid out.",
+  families.Gauge("cache_config_info", "Layout of the KV cache.",
                  {{"block_size", std::to_string(engine::kTokensPerBlock)},
                   {"cache_dtype", model.kv_dtype},
                   {"enable_prefix_caching", model.prefix_cache ? "True" : "False"},
@@ -238,16 +238,16 @@ void AddMemory(Families& families, const Metrics::Snapshot& snapshot) {
   }
   for (const auto& [name, claim] : by_model) {
     const auto memory = [&, model_name = name](const char* kind, int64_t bytes) {
-      families.Gauge("model_memory_bytes", "Memory of a model, as claimed from the budget.",
+      families.Gauge("model_memory_bytes", "Memory that a model has claimed from the budget.",
                      {{"kind", kind}, {"model_name", model_name}}, static_cast<double>(bytes));
     };
     memory("weights", claim.weights);
     memory("kv", claim.kv);
     memory("scratch", claim.scratch);
   }
-  families.Gauge("memory_budget_bytes", "What all models together may take (--memory).", {},
+  families.Gauge("memory_budget_bytes", "Memory budget of all models together (--memory).", {},
                  static_cast<double>(snapshot.memory_budget_bytes));
-  families.Gauge("memory_used_bytes", "What they have claimed of it.", {},
+  families.Gauge("memory_used_bytes", "Memory that all models have claimed from the budget.", {},
                  static_cast<double>(used));
 }
 
@@ -261,26 +261,26 @@ void AddJobs(Families& families, const Metrics::Snapshot& snapshot) {
     }
   }
   for (const auto& [key, count] : jobs) {
-    families.Gauge("jobs", "Jobs of the data directory, the ended ones too.",
+    families.Gauge("jobs", "Jobs in the data directory, including ended ones.",
                    {{"status", key.second}, {"type", key.first}}, static_cast<double>(count));
   }
-  families.Gauge("finetune_loss", "Training loss of the step reported last; 0: none yet.", {},
+  families.Gauge("finetune_loss", "Training loss of the last reported step; 0: none yet.", {},
                  snapshot.finetune_loss.value_or(0));
-  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: none runs.",
+  families.Gauge("finetune_tokens_per_second", "Speed of the running training job; 0: no job runs.",
                  {}, snapshot.finetune_tokens_per_second.value_or(0));
   families.Counter("finetune_steps_total", "Steps that training jobs have reported.", {},
                    static_cast<double>(snapshot.finetune_steps));
 }
 
 void AddProcess(Families& families, const Metrics::Snapshot& snapshot) {
-  families.Gauge("ready", "1 where GET /ready answers 200.", {}, snapshot.is_ready ? 1 : 0);
-  families.Gauge("healthy", "1 where GET /health answers 200.", {}, snapshot.is_healthy ? 1 : 0);
+  families.Gauge("ready", "1 if GET /ready answers 200.", {}, snapshot.is_ready ? 1 : 0);
+  families.Gauge("healthy", "1 if GET /health answers 200.", {}, snapshot.is_healthy ? 1 : 0);
   families.Gauge("http_connections", "Open connections.", {},
                  static_cast<double>(snapshot.http_connections));
   if (snapshot.data_disk) {
-    families.Gauge("data_disk_free_bytes", "Free on the disk of the data directory.", {},
+    families.Gauge("data_disk_free_bytes", "Free bytes on the disk of the data directory.", {},
                    static_cast<double>(snapshot.data_disk->available));
-    families.Gauge("data_disk_size_bytes", "Size of that disk.", {},
+    families.Gauge("data_disk_size_bytes", "Size of the disk of the data directory.", {},
                    static_cast<double>(snapshot.data_disk->capacity));
   }
   families.PlainGauge("process_resident_memory_bytes", "Resident memory of the process.",
@@ -293,6 +293,8 @@ class Metrics::RequestEnds {
  public:
   std::array<std::atomic<int64_t>, kReasons.size()> counts{};
 };
+
+using EndCounts = std::array<int64_t, kReasons.size()>;
 
 struct Metrics::State {
   // Engines of one model name. The counters of ended engines are added to `ended`.
@@ -318,8 +320,15 @@ struct Metrics::State {
   std::map<std::string, History> histories;
   std::map<std::string, std::chrono::steady_clock::time_point> departed;  // time of the first
                                                                           // absence
+  // Names that readers with a restricted view have seen.
+  std::set<std::string> shown;
+  // Counters of forgotten models that those readers saw as kOtherModels.
+  std::optional<Totals> other_totals;
+  std::optional<EndCounts> other_ends;
 
   void ForgetDeparted(const Snapshot& snapshot);
+  void Forget(const std::string& name);
+  void KeepShown(Snapshot* snapshot);
 };
 
 // A model that neither answers nor has an engine keeps its series for kKeepDeparted. Otherwise
@@ -339,9 +348,41 @@ void Metrics::State::ForgetDeparted(const Snapshot& snapshot) {
   for (const std::string& name : gone) {
     const auto since = departed.try_emplace(name, snapshot.now).first;
     if (snapshot.now - since->second < kKeepDeparted) continue;
-    histories.erase(name);
-    ends.erase(name);
     departed.erase(since);
+    Forget(name);
+  }
+}
+
+// The counters of a hidden model stay in the sum of kOtherModels. If they left it, the sum would
+// fall, and Prometheus would take that for a restart.
+void Metrics::State::Forget(const std::string& name) {
+  const bool was_shown = shown.erase(name) > 0;
+  if (const auto history = histories.find(name); history != histories.end()) {
+    if (!was_shown) {
+      if (!other_totals) other_totals.emplace();
+      other_totals->Add(history->second.ended);
+    }
+    histories.erase(history);
+  }
+  if (const auto counters = ends.find(name); counters != ends.end()) {
+    if (!was_shown) {
+      if (!other_ends) other_ends.emplace();
+      for (size_t i = 0; i < kReasons.size(); ++i) (*other_ends)[i] += counters->second->counts[i];
+    }
+    ends.erase(counters);
+  }
+}
+
+// A restricted reader sees a model by one name until its series end. Otherwise an unloaded model
+// would enter the sum of kOtherModels, and leave it when it is loaded again.
+void Metrics::State::KeepShown(Snapshot* snapshot) {
+  if (!snapshot->visible) return;
+  std::set<std::string>& visible = *snapshot->visible;
+  for (const std::string& name : shown) {
+    if (!snapshot->served.contains(name)) visible.insert(name);
+  }
+  for (const std::string& name : visible) {
+    if (histories.contains(name) || ends.contains(name)) shown.insert(name);
   }
 }
 
@@ -373,12 +414,16 @@ void Metrics::Track(Model model) {
   history.engines.push_back(std::move(model));
 }
 
-std::string Metrics::Text(const Snapshot& snapshot) {
+std::string Metrics::Text(const Snapshot& given) {
+  Snapshot snapshot = given;
   Families families(state_->prefix);
   const std::lock_guard lock(state_->mutex);
   state_->ForgetDeparted(snapshot);
+  state_->KeepShown(&snapshot);
+  const std::string other(kOtherModels);
   std::map<std::string, std::vector<Model>> engines;
   std::map<std::string, Totals> totals;
+  if (snapshot.visible && state_->other_totals) totals[other] = *state_->other_totals;
   for (const auto& [name, history] : state_->histories) {
     const std::string shown = ShownName(snapshot, name);
     totals[shown].Add(history.ended);
@@ -390,14 +435,15 @@ std::string Metrics::Text(const Snapshot& snapshot) {
   for (const auto& [name, models] : engines) AddGauges(families, snapshot, name, models);
   AddMemory(families, snapshot);
   for (const auto& [name, sum] : totals) AddCounters(families, name, sum);
-  std::map<std::string, std::array<int64_t, kReasons.size()>> ends;
+  std::map<std::string, EndCounts> ends;
+  if (snapshot.visible && state_->other_ends) ends[other] = *state_->other_ends;
   for (const auto& [name, counters] : state_->ends) {
     auto& sums = ends[ShownName(snapshot, name)];
     for (size_t i = 0; i < kReasons.size(); ++i) sums[i] += counters->counts[i];
   }
   for (const auto& [name, sums] : ends) {
     for (size_t i = 0; i < kReasons.size(); ++i) {
-      families.Counter("request_success_total", "Requests that ended, by how they did.",
+      families.Counter("request_success_total", "Ended requests, by reason.",
                        {{"finished_reason", std::string(kReasons[i])}, {"model_name", name}},
                        static_cast<double>(sums[i]));
     }

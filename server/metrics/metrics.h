@@ -52,7 +52,8 @@ class Metrics {
   struct Snapshot {
     std::chrono::steady_clock::time_point now{};
     std::set<std::string> served;  // ids of all serving models and adapters
-    // Ids that the reader may see; all others appear as one model, kOtherModels. Unset: all ids.
+    // Ids that the reader may see; all others appear as one model, kOtherModels, whose counters
+    // never fall. Unset: all ids.
     std::optional<std::set<std::string>> visible;
     std::vector<MemoryLedger::Entry> memory;  // all models, including those being loaded or
                                               // unloaded

@@ -4,9 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/thread_round.h"
 
 namespace tandem::server {
 namespace {
@@ -31,20 +33,6 @@ Error ForTheRequest(const Error& error) {
   }
 }
 
-// The exception being handled, as the error for the job and the client.
-Error CurrentFault() {
-  try {
-    throw;
-  } catch (const Error& error) {
-    return ForTheRequest(error);
-  } catch (const std::bad_alloc&) {
-    return Error(ErrorCode::kUnavailable, "not enough memory to load the adapter")
-        .WithReason("out_of_memory");
-  } catch (const std::exception& error) {
-    return Error(ErrorCode::kInternal, error.what());
-  }
-}
-
 OwnEnd FailedWith(const Error& fault) {
   // All jobs that a shutdown cuts short end with the same code.
   if (fault.reason() == "shutting_down") {
@@ -56,14 +44,19 @@ OwnEnd FailedWith(const Error& fault) {
   return {JobStatus::kFailed, JobError{fault.what(), code}, {}};
 }
 
+// Waits for memory: the adapter is served already.
 std::string ResultOf(const ServedModel& model, std::chrono::steady_clock::duration elapsed) {
-  nlohmann::ordered_json result;
-  result["adapter"] = model.id;
-  result["base"] = model.base->id;
-  result["rank"] = model.adapter_rank;
-  result["memory_bytes"] = model.memory.claim().total();
-  result["seconds"] = std::chrono::duration<double>(elapsed).count();
-  return result.dump();
+  std::string text;
+  UntilMemorySuffices([&] {
+    nlohmann::ordered_json result;
+    result["adapter"] = model.id;
+    result["base"] = model.base->id;
+    result["rank"] = model.adapter_rank;
+    result["memory_bytes"] = model.memory.claim().total();
+    result["seconds"] = std::chrono::duration<double>(elapsed).count();
+    text = result.dump();
+  });
+  return text;
 }
 
 }  // namespace
@@ -80,8 +73,8 @@ std::shared_ptr<const ServedModel> AdapterHost::FindBase(const std::string& name
   if (!name.empty()) {
     std::shared_ptr<const ServedModel> base = registry_.Look(name);
     if (!base->base) return base;
-    throw Error(ErrorCode::kInvalidArgument,
-                "'" + name + "' is an adapter of '" + base->base->id + "': name that as the base")
+    throw Error(ErrorCode::kInvalidArgument, "'" + name + "' is an adapter of '" + base->base->id +
+                                                 "': set base to '" + base->base->id + "'")
         .WithParam("base")
         .WithReason("invalid_value");
   }
@@ -89,8 +82,9 @@ std::shared_ptr<const ServedModel> AdapterHost::FindBase(const std::string& name
   for (const auto& [id, model] : registry_.List()) {
     if (model->base || id != model->id) continue;
     if (only) {
-      throw Error(ErrorCode::kInvalidArgument, "base is required: several models are served, '" +
-                                                   only->id + "' and '" + id + "' among them")
+      throw Error(ErrorCode::kInvalidArgument,
+                  "base is required, since several models are served, such as '" + only->id +
+                      "' and '" + id + "'")
           .WithParam("base")
           .WithReason("missing_required_parameter");
     }
@@ -127,30 +121,44 @@ std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
   return model;
 }
 
-void AdapterHost::EndJob(const Task& task, OwnEnd end) {
-  if (jobs_ != nullptr) jobs_->EndOwn(task.job_id, std::move(end));
+void AdapterHost::EndJob(Task& task, const OwnEnd& end) {
+  if (jobs_ != nullptr) UntilMemorySuffices([&] { jobs_->EndOwn(task.job_id, end); });
+  task.has_ended = true;
+}
+
+// Ends the job of a load whose own end lacked memory. The client gets the answer of an abandoned
+// request.
+void AdapterHost::EndWithoutMemory(Task& task) {
+  task.name.Release();
+  task.base.reset();
+  task.on_end = nullptr;
+  OwnEnd end;
+  UntilMemorySuffices([&] {
+    end = FailedWith(Error(ErrorCode::kUnavailable, "not enough memory to load the adapter")
+                         .WithReason("out_of_memory"));
+  });
+  EndJob(task, end);
 }
 
 void AdapterHost::LoadAndEnd(Task& task, bool is_late) {
   const auto begin = std::chrono::steady_clock::now();
   std::shared_ptr<const ServedModel> model;
-  std::exception_ptr fault;
   OwnEnd end;
-  try {
+  std::optional<Error> error = Attempt([&] {
     if (is_late) throw ShuttingDown();
     if (jobs_ != nullptr) jobs_->StartOwn(task.job_id);
     model = LoadOne(task);
     end.result_json = ResultOf(*model, std::chrono::steady_clock::now() - begin);
-  } catch (...) {
-    const Error error = CurrentFault();
-    spdlog::warn("adapter_not_loaded adapter={} reason=\"{}\"", task.spec.name, error.what());
-    fault = std::make_exception_ptr(error);
-    end = FailedWith(error);
+  });
+  if (error) {
+    error = ForTheRequest(*error);
+    spdlog::warn("adapter_not_loaded adapter={} reason=\"{}\"", task.spec.name, error->what());
+    end = FailedWith(*error);
   }
   task.name.Release();  // before the client learns of a failure and retries
   task.base.reset();
   EndJob(task, std::move(end));
-  task.on_end(std::move(model), fault);
+  task.on_end(std::move(model), error);
 }
 
 void AdapterHost::Run() {
@@ -163,7 +171,8 @@ void AdapterHost::Run() {
     queue_.pop_front();
     const bool is_late = is_stopped_;
     lock.unlock();
-    LoadAndEnd(task, is_late);
+    RunRound("load of an adapter", [&] { LoadAndEnd(task, is_late); });
+    if (!task.has_ended) RunRound("end of a load", [&] { EndWithoutMemory(task); });
     lock.lock();
   }
 }
@@ -180,7 +189,7 @@ void AdapterHost::Unload(const std::string& name) {
                     "POST /admin/models/unload");
   }
   if (!registry_.Remove(*model, nullptr, "it was unloaded")) {
-    throw not_found("adapter '" + name.substr(0, 120) + "' has left already");
+    throw not_found("adapter '" + name.substr(0, 120) + "' is already unloaded");
   }
   spdlog::info("adapter_unloaded adapter={}", name);
 }

@@ -2,13 +2,14 @@
 
 #include <condition_variable>
 #include <deque>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "engine/base/error.h"
 #include "engine/base/memory_ledger.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/models/model_registry.h"
@@ -38,7 +39,8 @@ class AdapterHost {
   // Called once on the host's thread when the load has ended, with the served adapter or with an
   // error. Faults of the named files are kInvalidArgument (invalid_adapter, unsupported_adapter) or
   // kNotFound (path_not_found).
-  using OnEnd = std::function<void(std::shared_ptr<const ServedModel>, std::exception_ptr)>;
+  using OnEnd =
+      std::function<void(std::shared_ptr<const ServedModel>, const std::optional<Error>&)>;
 
   // `jobs` may be null; otherwise it must live until Stop() has returned.
   AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs, Maker maker);
@@ -67,11 +69,13 @@ class AdapterHost {
     std::shared_ptr<const ServedModel> base;
     std::string job_id;  // empty: the server has no jobs
     OnEnd on_end;
+    bool has_ended = false;  // the job is
   };
 
   std::shared_ptr<const ServedModel> FindBase(const std::string& name) const;
   std::shared_ptr<const ServedModel> LoadOne(Task& task);
-  void EndJob(const Task& task, OwnEnd end);
+  void EndJob(Task& task, const OwnEnd& end);
+  void EndWithoutMemory(Task& task);
   void LoadAndEnd(Task& task, bool is_late);
   void Run();
 

@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "engine/base/error.h"
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "server/database/database.h"
 
@@ -16,10 +16,8 @@ AliasBook::AliasBook(ModelRegistry& registry, const std::filesystem::path& datab
   while (rows.Next()) {
     const std::string name = rows.Text();
     const std::string target = rows.Text();
-    try {
-      registry_.SetAlias(name, target, true);
-    } catch (const Error& error) {
-      spdlog::warn("alias_left_out alias={} reason=\"{}\"", name, error.what());
+    if (const auto error = ErrorOf([&] { registry_.SetAlias(name, target, true); })) {
+      spdlog::warn("alias_left_out alias={} reason=\"{}\"", name, error->what());
     }
   }
 }
@@ -30,19 +28,20 @@ std::optional<std::string> AliasBook::Set(const std::string& name, const std::st
   const std::lock_guard lock(mutex_);
   std::optional<std::string> previous = registry_.SetAlias(name, target);
   if (!database_) return previous;
-  try {
-    database_->Prepare("INSERT OR REPLACE INTO aliases (name, target) VALUES (?, ?)")
-        .Bind(std::string_view(name))
-        .Bind(std::string_view(target))
-        .Next();
-  } catch (...) {
-    if (previous) {
-      registry_.SetAlias(name, *previous, true);
-    } else {
-      registry_.RemoveAlias(name);
-    }
-    throw;
-  }
+  UndoOnFailure(
+      [&] {
+        database_->Prepare("INSERT OR REPLACE INTO aliases (name, target) VALUES (?, ?)")
+            .Bind(std::string_view(name))
+            .Bind(std::string_view(target))
+            .Next();
+      },
+      [&] {
+        if (previous) {
+          registry_.SetAlias(name, *previous, true);
+        } else {
+          registry_.RemoveAlias(name);
+        }
+      });
   return previous;
 }
 
@@ -50,12 +49,13 @@ std::optional<std::string> AliasBook::Remove(const std::string& name) {
   const std::lock_guard lock(mutex_);
   std::optional<std::string> previous = registry_.RemoveAlias(name);
   if (!previous || !database_) return previous;
-  try {
-    database_->Prepare("DELETE FROM aliases WHERE name = ?").Bind(std::string_view(name)).Next();
-  } catch (...) {
-    registry_.SetAlias(name, *previous, true);
-    throw;
-  }
+  UndoOnFailure(
+      [&] {
+        database_->Prepare("DELETE FROM aliases WHERE name = ?")
+            .Bind(std::string_view(name))
+            .Next();
+      },
+      [&] { registry_.SetAlias(name, *previous, true); });
   return previous;
 }
 

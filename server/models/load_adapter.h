@@ -18,7 +18,7 @@ struct AdapterSource {
 AdapterSource ParseAdapterSource(const std::string& text);
 
 // Loads an adapter as a model with its own name. It runs in the base's engine and keeps the base
-// alive. `base` is a lease of the registry; `memory` holds the claim of engine::PlanAdapter.
+// alive. `base` is a lease of the registry; `memory` holds the claim of engine::PlanAdapterMemory.
 std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source,
                                                      std::shared_ptr<const ServedModel> base,
                                                      const engine::EngineOptions& options,

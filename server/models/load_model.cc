@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "config/embedded_models.h"
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/engine.h"
@@ -22,14 +23,14 @@ namespace tandem::server {
 
 namespace fs = std::filesystem;
 
-ModelSource ParseModelSource(const std::string& text) {
+ModelArgument ParseModelArgument(const std::string& text) {
   // An existing path may contain '='.
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0 || fs::exists(text)) return {"", text, true};
   return {text.substr(0, equals), text.substr(equals + 1), true};
 }
 
-std::string NameOf(const ModelSource& source) {
+std::string NameOf(const ModelArgument& source) {
   if (!source.name.empty()) return source.name;
   // A hub model keeps its full hub name.
   if (source.may_pull && !fs::exists(source.path)) {
@@ -45,7 +46,7 @@ std::string NameOf(const ModelSource& source) {
   return path.filename().string();
 }
 
-OpenedModel OpenModelSource(const ModelSource& source) {
+OpenedModel OpenModelArgument(const ModelArgument& source) {
   // An embedded name has no organisation, so it never causes a hub lookup.
   const std::string path = source.may_pull ? engine::PulledPath(source.path) : source.path;
   if (!source.is_embedded && fs::exists(path)) {
@@ -59,10 +60,10 @@ OpenedModel OpenModelSource(const ModelSource& source) {
     embedded_names += embedded_names.empty() ? "" : ", ";
     embedded_names += name;
   }
-  throw Error(ErrorCode::kNotFound,
-              "model '" + path + "' is neither a directory, nor a file, nor an embedded model (" +
-                  (embedded_names.empty() ? "none are" : embedded_names) +
-                  "), nor the name of one at the hub (ORG/NAME)");
+  throw Error(ErrorCode::kNotFound, "model '" + path +
+                                        "' is not a directory, a file, an embedded model (" +
+                                        (embedded_names.empty() ? "none" : embedded_names) +
+                                        "), or a name at the hub (ORG/NAME)");
 }
 
 void SetDType(const std::string& dtype, engine::EngineOptions& options) {
@@ -87,11 +88,7 @@ void RunInBackground(const std::function<void()>& work) {
     const sched_param no_priority{};
     (void)::sched_setscheduler(0, SCHED_BATCH, &no_priority);
     (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLoadingNice);
-    try {
-      work();
-    } catch (...) {
-      failure = std::current_exception();
-    }
+    failure = FaultOf(work);
   });
   thread.join();
   if (failure) std::rethrow_exception(failure);

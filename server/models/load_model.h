@@ -14,15 +14,15 @@ namespace tandem::server {
 
 // A model of the command line: `PATH`, `NAME=PATH`, `ORG/NAME` on the hub, or the name of an
 // embedded model.
-struct ModelSource {
+struct ModelArgument {
   std::string name;  // empty: the last part of the path, or the hub's or the embedded name
   std::string path;
   bool may_pull = false;     // may download from the hub; never for a path from a request
   bool is_embedded = false;  // `path` names an embedded model, even if a file has that name
 };
-ModelSource ParseModelSource(const std::string& text);
+ModelArgument ParseModelArgument(const std::string& text);
 
-std::string NameOf(const ModelSource& source);
+std::string NameOf(const ModelArgument& source);
 
 struct OpenedModel {
   std::string id;
@@ -30,7 +30,7 @@ struct OpenedModel {
 };
 // An existing path wins over an embedded name and over the hub. Downloads a hub model that is not
 // in the cache (engine/hub). Throws kNotFound with the places searched.
-OpenedModel OpenModelSource(const ModelSource& source);
+OpenedModel OpenModelArgument(const ModelArgument& source);
 
 // Origin of a model in the model list.
 struct ServedModelLabels {

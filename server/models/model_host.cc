@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/thread_round.h"
 
 namespace tandem::server {
 namespace {
@@ -15,10 +17,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxFailed = 16;
-constexpr auto kLookForFailuresEvery = std::chrono::seconds(1);
 constexpr auto kFailedAreListedFor = std::chrono::hours(1);
 // Interval between progress reports of a load.
 constexpr auto kProgressInterval = std::chrono::milliseconds(500);
+constexpr std::chrono::seconds kPauseAfterFailure{1};
+constexpr std::chrono::hours kLookAtLeastEvery{1};  // for idle models; a load wakes the thread
 // A new model's KV cache takes at most this fraction (1/n) of the free memory, so that a later load
 // still finds some.
 constexpr int64_t kPartsOfFreeMemory = 2;
@@ -65,7 +68,7 @@ OwnEnd GivenUp(bool is_cancelled) {
 
 void CallAll(const std::vector<ModelHost::OnEnd>& callbacks, const Job& job) {
   for (const ModelHost::OnEnd& callback : callbacks) {
-    if (callback) callback(job);
+    if (callback) RunRound("answer to an unload", [&] { callback(job); });
   }
 }
 
@@ -84,27 +87,26 @@ NameClaim ModelHost::ClaimName(const std::string& id) {
   for (const std::shared_ptr<Unloading>& leaving : unloading_) {
     if (leaving->id != id) continue;
     throw InUse("model '" + id + "' is still being unloaded (" + leaving->job_id +
-                "): its requests have to end first");
+                "): wait until its requests have ended");
   }
-  try {
-    return registry_.Claim(id);
-  } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) + ": choose another id, or unload it first")
+  const auto with_advice = [](const Error& error) {
+    return Error(error.code(),
+                 std::string(error.what()) + ": choose another id, or unload it first")
         .WithParam("id");
-  }
+  };
+  return WithContext(with_advice, [&] { return registry_.Claim(id); });
 }
 
 void ModelHost::ClaimMemory(Loading& loading) {
   const engine::MemoryPlan plan = maker_.plan(loading.spec);
-  MemoryReservation memory;
-  try {
-    memory = ledger_.Reserve(loading.spec.id, plan.least);
-  } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) +
-                                  "; choose a smaller max_model_len, dtype int8 or int4, unload a "
-                                  "model, or start the server with a larger --memory")
+  const auto with_advice = [](const Error& error) {
+    return Error(error.code(), std::string(error.what()) +
+                                   "; choose a smaller max_model_len, dtype int8 or int4, unload "
+                                   "a model, or start the server with a larger --memory")
         .WithReason(error.reason());
-  }
+  };
+  MemoryReservation memory =
+      WithContext(with_advice, [&] { return ledger_.Reserve(loading.spec.id, plan.least); });
   memory.GrowKv(plan.most_kv, kPartsOfFreeMemory);
   const std::lock_guard lock(mutex_);
   loading.claim = memory.claim();
@@ -122,30 +124,26 @@ Job ModelHost::Load(const ModelLoadSpec& spec, const std::string& request_json, 
     loading->name = ClaimName(spec.id);
     loading_.push_back(loading);
   }
-  Job job;
-  try {
-    try {
-      ClaimMemory(*loading);
-    } catch (const Error& error) {
-      // The job plans again and reports any fault of the files.
-      if (error.code() == ErrorCode::kUnavailable) throw;
-    }
-    job = jobs_.BeginOwn(JobType::kModelLoad, request_json, [this, weak = std::weak_ptr(loading)] {
+  const auto begin_job = [&] {
+    const auto error = ErrorOf([&] { ClaimMemory(*loading); });
+    // The job plans again and reports any fault of the files.
+    if (error && error->code() == ErrorCode::kUnavailable) throw Error(*error);
+    return jobs_.BeginOwn(JobType::kModelLoad, request_json, [this, weak = std::weak_ptr(loading)] {
       if (const auto cancelled = weak.lock()) CancelLoad(cancelled);
     });
-  } catch (...) {
+  };
+  Job job = UndoOnFailure(begin_job, [&] {
     const std::lock_guard lock(mutex_);
     std::erase(loading_, loading);
     loading->name.Release();
-    throw;
-  }
+  });
   {
     const std::lock_guard lock(mutex_);
-    loading->job_id = job.id;
+    UntilMemorySuffices([&] { loading->job_id = job.id; });
     std::erase_if(failed_, [&](const Failed& failed) { return failed.model.id == spec.id; });
     // StopLoading or Cancel may have run since BeginOwn; the thread of loads may be gone.
     if (!stops_loading_ && !loading->is_cancelled) {
-      queue_.push_back(loading);
+      UntilMemorySuffices([&] { queue_.push_back(loading); });
       wake_.notify_all();
       return job;
     }
@@ -175,7 +173,8 @@ void ModelHost::RunLoads() {
     const std::shared_ptr<Loading> loading = queue_.front();
     queue_.pop_front();
     lock.unlock();
-    LoadOne(loading);
+    const bool has_ended = RunRound("load of a model", [&] { LoadOne(loading); });
+    if (!has_ended) RunRound("end of a load", [&] { EndWithoutMemory(loading); });
     lock.lock();
   }
 }
@@ -188,10 +187,11 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
       const std::lock_guard lock(mutex_);
       stops = stops_loading_;
     }
-    if (stops || loading->is_cancelled) throw Error(ErrorCode::kCancelled, "not wanted any more");
+    if (stops || loading->is_cancelled)
+      throw Error(ErrorCode::kCancelled, "the load was cancelled");
   };
   OwnEnd end;
-  try {
+  const std::optional<Error> error = Attempt([&] {
     stop_if_asked();
     jobs_.StartOwn(loading->job_id);
     auto reported_at = Clock::now();
@@ -212,47 +212,60 @@ void ModelHost::LoadOne(const std::shared_ptr<Loading>& loading) {
     result["max_model_len"] = model->loaded().max_model_len;
     result["memory_bytes"] = model->memory.claim().total();
     result["seconds"] = std::chrono::duration<double>(Clock::now() - begin).count();
+    end.result_json = result.dump();  // first: after Publish nothing may fail
     std::vector<NameClaim> names;
     names.push_back(std::move(loading->name));
     registry_.Publish(model, std::move(names));
-    end.result_json = result.dump();
-  } catch (const Error& error) {
-    end = error.code() == ErrorCode::kCancelled ? GivenUp(loading->is_cancelled)
-                                                : FailedWith(error.what(), JobCodeOf(error));
-  } catch (const std::bad_alloc&) {
-    end = FailedWith("not enough memory to load the model", "out_of_memory");
-  } catch (const std::exception& error) {
-    end = FailedWith(error.what(), "internal_error");
+  });
+  if (error) {
+    end = error->code() == ErrorCode::kCancelled ? GivenUp(loading->is_cancelled)
+                                                 : FailedWith(error->what(), JobCodeOf(*error));
   }
   loading->memory.Release();
   EndLoad(loading, std::move(end));
 }
 
+// Ends a load whose own end lacked memory. EndLoad has not begun.
+void ModelHost::EndWithoutMemory(const std::shared_ptr<Loading>& loading) {
+  loading->memory.Release();
+  OwnEnd end;
+  UntilMemorySuffices(
+      [&] { end = FailedWith("not enough memory to load the model", "out_of_memory"); });
+  EndLoad(loading, std::move(end));
+}
+
+// Completes without an exception when memory is short: it waits for the memory of the job's end.
 Job ModelHost::EndLoad(const std::shared_ptr<Loading>& loading, OwnEnd end) {
   const std::string& id = loading->spec.id;
   {
     const std::lock_guard lock(mutex_);
     std::erase(loading_, loading);
     loading->name.Release();
-    if (end.status == JobStatus::kFailed) {
-      Failed failed;
-      failed.model = {.id = id,
-                      .state = Other::State::kFailed,
-                      .job_id = loading->job_id,
-                      .about = loading->about,
-                      .error = end.error->message};
-      failed.at = Clock::now();
-      failed_.push_back(std::move(failed));
-      ForgetOldFailures();
-    }
+    // Without memory the list lacks this failure; the job has it.
+    if (end.status == JobStatus::kFailed) HasMemoryFor([&] { ListFailure(*loading, end); });
   }
   wake_.notify_all();  // WatchIdle may have one more model to watch
-  spdlog::log(end.status == JobStatus::kFailed ? spdlog::level::warn : spdlog::level::info,
-              "model_load_ended model={} status={}{}", id, NameOf(end.status),
-              end.error ? " reason=\"" + end.error->message + "\"" : "");
-  Job job = jobs_.EndOwn(loading->job_id, std::move(end));
-  if (loading->on_end) loading->on_end(job);
+  HasMemoryFor([&] {
+    spdlog::log(end.status == JobStatus::kFailed ? spdlog::level::warn : spdlog::level::info,
+                "model_load_ended model={} status={}{}", id, NameOf(end.status),
+                end.error ? " reason=\"" + end.error->message + "\"" : "");
+  });
+  Job job;
+  UntilMemorySuffices([&] { job = jobs_.EndOwn(loading->job_id, end); });
+  if (loading->on_end) RunRound("answer to a load", [&] { loading->on_end(job); });
   return job;
+}
+
+void ModelHost::ListFailure(const Loading& loading, const OwnEnd& end) {
+  Failed failed;
+  failed.model = {.id = loading.spec.id,
+                  .state = Other::State::kFailed,
+                  .job_id = loading.job_id,
+                  .about = loading.about,
+                  .error = end.error->message};
+  failed.at = Clock::now();
+  failed_.push_back(std::move(failed));
+  ForgetOldFailures();
 }
 
 void ModelHost::ForgetOldFailures() {
@@ -287,7 +300,8 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
     }
   }
   if (const auto alias = registry_.FindAlias(name)) {
-    throw InUse("'" + name + "' is an alias of '" + alias->target + "': unload that");
+    throw InUse("'" + name + "' is an alias of '" + alias->target + "': unload '" + alias->target +
+                "'");
   }
   const std::shared_ptr<const ServedModel> model = registry_.Look(name);
   if (model->base) {
@@ -295,7 +309,8 @@ Job ModelHost::Unload(const std::string& name, bool force, const std::string& re
                 "' is an adapter: unload it with POST /admin/adapters/unload, or " + "its base, '" +
                 model->base->id + "'");
   }
-  if (model->pinned && !force) throw InUse("model '" + name + "' is pinned: unload it with force");
+  if (model->pinned && !force)
+    throw InUse("model '" + name + "' is pinned: set force to unload it");
   Job job = BeginUnload(*model, request_json, "it was unloaded", on_end, std::nullopt);
   lock.unlock();
   if (IsFinished(job.status)) {
@@ -323,15 +338,28 @@ Job ModelHost::BeginUnload(const ServedModel& model, const std::string& request_
   leaving->memory = model.memory.claim();
   leaving->on_end.push_back(on_end);
   // Create the job before removing the model: if the disk is full, BeginOwn throws and it stays.
-  leaving->job_id = jobs_.BeginOwn(JobType::kModelUnload, request_json, nullptr).id;
-  Job job = jobs_.StartOwn(leaving->job_id);
-  const bool is_removed = registry_.Remove(
-      model, [this, leaving] { OnGone(leaving); }, why, idle_since);
+  unloading_.reserve(unloading_.size() + 1);
+  Job job = jobs_.BeginOwn(JobType::kModelUnload, request_json, nullptr);
+  bool is_removed = false;
+  UndoOnFailure(
+      [&] {
+        leaving->job_id = job.id;
+        job = jobs_.StartOwn(job.id);
+        is_removed = registry_.Remove(
+            model, [this, leaving] { OnGone(leaving); }, why, idle_since);
+      },
+      [&] { UntilMemorySuffices([&] {
+              jobs_.EndOwn(job.id, {JobStatus::kCancelled, {}, {}});
+            }); });
   if (!is_removed) {
-    return jobs_.EndOwn(
-        job.id, idle_since ? OwnEnd{JobStatus::kCancelled, {}, {}}
-                           : FailedWith("model '" + model.id + "' has left already: it was deleted",
-                                        "model_not_found"));
+    UntilMemorySuffices([&] {
+      job = jobs_.EndOwn(
+          job.id, idle_since
+                      ? OwnEnd{JobStatus::kCancelled, {}, {}}
+                      : FailedWith("model '" + model.id + "' is already unloaded: it was deleted",
+                                   "model_not_found"));
+    });
+    return job;
   }
   spdlog::info("model_unloading model={} reason=\"{}\"", model.id, why);
   unloading_.push_back(leaving);
@@ -348,8 +376,10 @@ void ModelHost::OnGone(const std::shared_ptr<Unloading>& leaving) {
     if (is_stopped_) return;
     std::erase(unloading_, leaving);
     leaving->figures.reset();
-    const Json result = {{"model", leaving->id}, {"freed_bytes", leaving->memory.total()}};
-    job = jobs_.EndOwn(leaving->job_id, {JobStatus::kSucceeded, {}, result.dump()});
+    UntilMemorySuffices([&] {
+      const Json result = {{"model", leaving->id}, {"freed_bytes", leaving->memory.total()}};
+      job = jobs_.EndOwn(leaving->job_id, {JobStatus::kSucceeded, {}, result.dump()});
+    });
   }
   spdlog::info("model_unloaded model={}", leaving->id);
   CallAll(leaving->on_end, job);
@@ -359,25 +389,10 @@ void ModelHost::WatchIdle() {
   NameThisThread("tandem-idle");
   std::unique_lock lock(mutex_);
   while (!stops_loading_) {
-    UnloadFailed();
-    const Clock::time_point look_again = Clock::now() + kLookForFailuresEvery;
-    wake_.wait_until(lock, std::min(UnloadIdle().value_or(look_again), look_again));
-  }
-}
-
-// A model whose weights cannot be read already answers every request with 503. Unloading it frees
-// its name and memory for another load.
-void ModelHost::UnloadFailed() {
-  for (const auto& [name, model] : registry_.List()) {
-    if (name != model->id || model->base || !model->engine->has_failed()) continue;
-    const Json request = {{"id", model->id}, {"reason", "damaged"}};
-    try {
-      BeginUnload(*model, request.dump(), "it was unloaded because its weights could not be read",
-                  nullptr, std::nullopt);
-    } catch (const Error& error) {
-      // Most likely a full disk. The model keeps answering 503, and the next check tries again.
-      spdlog::debug("damaged model stays loaded model={} reason=\"{}\"", model->id, error.what());
-    }
+    Clock::time_point again = Clock::now() + kPauseAfterFailure;
+    RunRound("look for idle models",
+             [&] { again = UnloadIdle().value_or(Clock::now() + kLookAtLeastEvery); });
+    wake_.wait_until(lock, again);
   }
 }
 
@@ -398,11 +413,14 @@ std::optional<ModelHost::Clock::time_point> ModelHost::UnloadIdle() {
     const std::string why = "it was unloaded after " + std::to_string(model->idle_unload_s) +
                             " s without a request (idle_unload_s)";
     const Json request = {{"id", model->id}, {"reason", "idle"}};
-    try {
-      if (!IsFinished(BeginUnload(*model, request.dump(), why, nullptr, since).status)) continue;
-    } catch (const Error& error) {
-      // Most likely a full disk. The model stays; check again after another idle time.
-      spdlog::warn("idle model stays loaded model={} reason=\"{}\"", model->id, error.what());
+    bool is_unloading = false;
+    const auto error = ErrorOf([&, &model = model] {
+      is_unloading = !IsFinished(BeginUnload(*model, request.dump(), why, nullptr, since).status);
+    });
+    if (is_unloading) continue;
+    // Most likely a full disk. The model stays; check again after another idle time.
+    if (error) {
+      spdlog::warn("idle model stays loaded model={} reason=\"{}\"", model->id, error->what());
     }
     again = std::min(again.value_or(now + patience), now + patience);
   }

@@ -132,9 +132,9 @@ class ModelHost {
 
   // The next five REQUIRE mutex_ held.
   NameClaim ClaimName(const std::string& id);
+  void ListFailure(const Loading& loading, const OwnEnd& end);
   void ForgetOldFailures();
   std::optional<Clock::time_point> UnloadIdle();  // returns when to check again; unset: no model
-  void UnloadFailed();
   // Returns the new job. It has ended if the model has left already or, with `idle_since`, if a
   // request has used the model since then.
   Job BeginUnload(const ServedModel& model, const std::string& request_json, const std::string& why,
@@ -145,6 +145,7 @@ class ModelHost {
   void ClaimMemory(Loading& loading);
   void RunLoads();
   void LoadOne(const std::shared_ptr<Loading>& loading);
+  void EndWithoutMemory(const std::shared_ptr<Loading>& loading);
   void CancelLoad(const std::shared_ptr<Loading>& loading);
   Job EndLoad(const std::shared_ptr<Loading>& loading, OwnEnd end);
   void WatchIdle();

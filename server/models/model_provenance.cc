@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "convert/work/provenance.h"
+#include "engine/base/attempt.h"
 #include "engine/base/log.h"
 
 namespace tandem::server {
@@ -12,16 +13,17 @@ using Json = nlohmann::ordered_json;
 
 std::string ModelProvenance(const std::string& id, const fs::path& path,
                             const std::string& content_sha256) {
-  try {
-    const std::string text = convert::ReadProvenance(path);
-    if (text.empty() || content_sha256.empty()) return text;
+  std::string text;
+  const auto error = Attempt([&] {
+    text = convert::ReadProvenance(path);
+    if (text.empty() || content_sha256.empty()) return;
     Json provenance = Json::parse(text);
     provenance["hashes"]["content_sha256"] = content_sha256;
-    return provenance.dump();
-  } catch (const std::exception& error) {
-    spdlog::warn("provenance_not_read model={} reason=\"{}\"", id, error.what());
-    return "";
-  }
+    text = provenance.dump();
+  });
+  if (!error) return text;
+  spdlog::warn("provenance_not_read model={} reason=\"{}\"", id, error->what());
+  return "";
 }
 
 }  // namespace tandem::server

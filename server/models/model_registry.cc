@@ -1,15 +1,24 @@
 #include "server/models/model_registry.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
+#include "engine/base/log.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/thread_round.h"
 
 namespace tandem::server {
 namespace {
 
 // Names of departed models that are remembered for error messages.
 constexpr size_t kMaxDeparted = 64;
+
+bool HasFailed(const ServedModel& model) {
+  return model.engine != nullptr && model.engine->has_failed();
+}
 
 }  // namespace
 
@@ -49,7 +58,7 @@ void NameClaim::Release() {
 }
 
 ModelRegistry::ModelRegistry(bool any_model_name)
-    : any_model_name_(any_model_name), thread_([this] { EndRetired(); }) {}
+    : any_model_name_(any_model_name), thread_([this] { Run(); }) {}
 
 ModelRegistry::~ModelRegistry() {
   Clear();
@@ -105,39 +114,66 @@ std::optional<std::chrono::steady_clock::time_point> ModelRegistry::IdleSinceLoc
   return since;
 }
 
-// `on_gone` is called after the last of `models` has ended.
+// `on_gone` is called after the last of `models` has ended. Erase has reserved the memory.
 void ModelRegistry::Retire(std::vector<std::shared_ptr<const ServedModel>> models,
-                           std::function<void()> on_gone) {
+                           std::function<void()> on_gone) noexcept {
   {
     const std::lock_guard lock(leases_->mutex);
-    for (size_t i = 0; i < models.size(); ++i) {
-      retired_.push_back({std::move(models[i]), nullptr});
+    for (std::shared_ptr<const ServedModel>& model : models) {
+      retired_.push_back({std::move(model), nullptr});
     }
     retired_.back().on_gone = std::move(on_gone);
   }
   leases_->released.notify_all();
 }
 
-void ModelRegistry::EndRetired() {
+void ModelRegistry::Run() {
   NameThisThread("tandem-models");
+  auto look_at = std::chrono::steady_clock::now() + kLookForFailuresEvery;
   std::unique_lock lock(leases_->mutex);
+  for (;;) {
+    EndRetired(lock);
+    if (stopping_) return;
+    if (leases_->released.wait_until(lock, look_at) != std::cv_status::timeout) continue;
+    lock.unlock();
+    RunRound("look for failed models", [&] { RemoveFailed(); });
+    lock.lock();
+    look_at = std::chrono::steady_clock::now() + kLookForFailuresEvery;
+  }
+}
+
+void ModelRegistry::EndRetired(std::unique_lock<std::mutex>& lock) {
   for (;;) {
     const auto idle = std::find_if(retired_.begin(), retired_.end(), [&](const Retired& retired) {
       return !leases_->count.contains(retired.model.get());
     });
-    if (idle == retired_.end()) {
-      if (stopping_) return;
-      leases_->released.wait(lock);
-      continue;
-    }
+    if (idle == retired_.end()) return;
     Retired gone = std::move(*idle);
     retired_.erase(idle);
     leases_->last_request.erase(gone.model.get());
     lock.unlock();
     gone.model.reset();  // stops the engine and frees the weights
-    if (gone.on_gone) gone.on_gone();
+    if (gone.on_gone) RunRound("end of a model", gone.on_gone);
     gone.on_gone = nullptr;
     lock.lock();
+  }
+}
+
+// A model whose weights cannot be read already answers every request with 503. Removing it frees
+// its name and memory for another load.
+void ModelRegistry::RemoveFailed() {
+  std::vector<std::shared_ptr<const ServedModel>> failed;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : entries_) {
+      const bool is_id = entry.name == entry.model->id && !entry.model->base;
+      if (is_id && HasFailed(*entry.model)) failed.push_back(entry.model);
+    }
+  }
+  for (const std::shared_ptr<const ServedModel>& model : failed) {
+    const bool is_removed = Remove(
+        *model, [] { ::malloc_trim(0); }, "it was unloaded because its weights could not be read");
+    if (is_removed) spdlog::warn("model_unloading model={} reason=\"damaged\"", model->id);
   }
 }
 
@@ -176,8 +212,10 @@ NameClaim ModelRegistry::ClaimForAdapter(const std::string& name) {
   if (present == nullptr || claimed_.contains(name)) {
     ThrowIfTaken(name);
   } else if (!present->model->base || present->model->id != name) {
-    throw Error(ErrorCode::kAlreadyExists,
-                "'" + name + "' is the name of a model, which no adapter can replace")
+    throw Error(
+        ErrorCode::kAlreadyExists,
+        "'" + name +
+            "' is the name of a model, and an adapter cannot replace a model: choose another name")
         .WithReason("already_exists");
   }
   claimed_.insert(name);
@@ -192,48 +230,69 @@ void ModelRegistry::Unclaim(const std::string& name) {
 void ModelRegistry::Publish(const std::shared_ptr<const ServedModel>& model,
                             std::vector<NameClaim> names) {
   TANDEM_CHECK(!names.empty() && names.front().name() == model->id);
-  std::vector<std::shared_ptr<const ServedModel>> replaced;
-  {
-    const std::lock_guard lock(mutex_);
-    const bool is_orphan =
-        model->base && std::none_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-          return entry.model.get() == model->base.get();
-        });
-    if (is_orphan) ThrowNotServed(model->base->id);
-    if (const Entry* present = FindEntry(model->id)) {
-      // The claim has kept others from publishing under the name.
-      TANDEM_CHECK(names.front().replaces_);
-      replaced = Erase(*present->model, "");
-    }
-    for (NameClaim& claim : names) {
-      TANDEM_CHECK(claim.registry_ == this);
-      claim.registry_ = nullptr;
-      claimed_.erase(claim.name());
-      entries_.push_back({claim.name(), model});
-      std::erase_if(departed_, [&](const auto& gone) { return gone.first == claim.name(); });
-    }
-    had_any_ = true;
-    const std::lock_guard lease_lock(leases_->mutex);
-    leases_->last_request[model.get()] = std::chrono::steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  const bool is_orphan =
+      model->base && std::none_of(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+        return entry.model.get() == model->base.get();
+      });
+  if (is_orphan) throw NotServed(model->base->id);
+  // Everything that needs memory precedes the first change that a request can see.
+  std::vector<Entry> added;
+  for (const NameClaim& claim : names) {
+    TANDEM_CHECK(claim.registry_ == this);
+    added.push_back({claim.name(), model});
   }
-  if (!replaced.empty()) Retire(std::move(replaced), nullptr);
+  entries_.reserve(entries_.size() + added.size());
+  SetLastRequest(model.get());
+  if (const Entry* present = FindEntry(model->id)) {
+    // The claim has kept others from publishing under the name.
+    TANDEM_CHECK(names.front().replaces_);
+    const ServedModel& replaced = *present->model;
+    Retire(
+        UndoOnFailure([&] { return Erase(replaced, ""); }, [&] { ForgetLastRequest(model.get()); }),
+        nullptr);
+  }
+  for (size_t i = 0; i < names.size(); ++i) {
+    names[i].registry_ = nullptr;
+    claimed_.erase(names[i].name());
+    std::erase_if(departed_, [&](const auto& gone) { return gone.first == names[i].name(); });
+    entries_.push_back(std::move(added[i]));
+  }
+  had_any_ = true;
+}
+
+void ModelRegistry::SetLastRequest(const ServedModel* model) {
+  const std::lock_guard lock(leases_->mutex);
+  leases_->last_request[model] = std::chrono::steady_clock::now();
+}
+
+void ModelRegistry::ForgetLastRequest(const ServedModel* model) {
+  const std::lock_guard lock(leases_->mutex);
+  leases_->last_request.erase(model);
 }
 
 // Removes all names of the model and of its adapters. Returns them with the model last; empty if it
-// has left already.
+// has left already. Reserves the memory for Retire. An exception leaves the registry unchanged.
 std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::Erase(const ServedModel& model,
                                                                      const std::string& why) {
+  const ServedModel* const gone = &model;
+  const auto leaves = [gone](const Entry& entry) {
+    return entry.model.get() == gone || entry.model->base.get() == gone;
+  };
   std::vector<std::shared_ptr<const ServedModel>> erased;
-  const ServedModel* gone = &model;
-  std::erase_if(entries_, [&](const Entry& entry) {
-    if (entry.model.get() != gone && entry.model->base.get() != gone) return false;
+  for (const Entry& entry : entries_) {
+    if (!leaves(entry)) continue;
     if (std::find(erased.begin(), erased.end(), entry.model) == erased.end()) {
       erased.push_back(entry.model);
     }
     if (!why.empty()) departed_.emplace_back(entry.name, why);
-    return true;
-  });
+  }
   while (departed_.size() > kMaxDeparted) departed_.pop_front();
+  {
+    const std::lock_guard lock(leases_->mutex);
+    retired_.reserve(retired_.size() + erased.size());
+  }
+  std::erase_if(entries_, leaves);
   std::stable_partition(erased.begin(), erased.end(),
                         [&](const auto& each) { return each.get() != gone; });
   return erased;
@@ -242,15 +301,12 @@ std::vector<std::shared_ptr<const ServedModel>> ModelRegistry::Erase(const Serve
 bool ModelRegistry::Remove(const ServedModel& model, std::function<void()> on_gone,
                            const std::string& why,
                            std::optional<std::chrono::steady_clock::time_point> idle_since) {
-  std::vector<std::shared_ptr<const ServedModel>> removed;
-  {
-    const std::lock_guard lock(mutex_);
-    if (idle_since) {
-      const auto since = IdleSinceLocked(model);
-      if (!since || *since > *idle_since) return false;
-    }
-    removed = Erase(model, why);
+  const std::lock_guard lock(mutex_);
+  if (idle_since) {
+    const auto since = IdleSinceLocked(model);
+    if (!since || *since > *idle_since) return false;
   }
+  std::vector<std::shared_ptr<const ServedModel>> removed = Erase(model, why);
   if (removed.empty()) return false;
   Retire(std::move(removed), std::move(on_gone));
   return true;
@@ -274,18 +330,14 @@ std::optional<std::string> ModelRegistry::SetAlias(const std::string& name,
   const auto present = aliases_.find(name);
   if (present == aliases_.end()) ThrowIfTaken(name);
   if (aliases_.contains(target)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "'" + target + "' is an alias itself: name the model that it stands for, '" +
-                    aliases_.at(target) + "'")
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "'" + target + "' is itself an alias: name its target, '" + aliases_.at(target) + "'")
         .WithParam("target")
         .WithReason("invalid_value");
   }
   if (!may_dangle && FindEntry(target) == nullptr) {
-    try {
-      ThrowNotServed(target);
-    } catch (const Error& error) {
-      throw Error(error).WithParam("target");
-    }
+    throw NotServed(target).WithParam("target");
   }
   if (present == aliases_.end()) {
     aliases_.emplace(name, target);
@@ -353,7 +405,7 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
         return Lease(entry.model, LeaseFor::kRequest);
       }
     }
-    throw Error(ErrorCode::kInvalidArgument, "model is required: several models are served")
+    throw Error(ErrorCode::kInvalidArgument, "model is required, since several models are served")
         .WithParam("model")
         .WithReason("missing_required_parameter");
   }
@@ -364,19 +416,19 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
   if (any_model_name_ && !entries_.empty() && !aliases_.contains(name.value_or(""))) {
     return Lease(entries_.front().model, LeaseFor::kRequest);
   }
-  ThrowNotServed(name.value_or(""));
+  throw NotServed(name.value_or(""));
 }
 
 std::shared_ptr<const ServedModel> ModelRegistry::Look(const std::string& name) const {
   LoadIfMissing(name);
   const std::lock_guard lock(mutex_);
   if (const Entry* found = Resolve(name)) return Lease(found->model, LeaseFor::kLooking);
-  ThrowNotServed(name);
+  throw NotServed(name);
 }
 
-void ModelRegistry::ThrowNotServed(const std::string& name) const {
+Error ModelRegistry::NotServed(const std::string& name) const {
   if (!had_any_) {
-    throw Error(ErrorCode::kUnavailable, "no model is loaded yet").WithReason("model_loading");
+    return Error(ErrorCode::kUnavailable, "no model is loaded yet").WithReason("model_loading");
   }
   const auto alias = aliases_.find(name);
   const std::string& meant = alias == aliases_.end() ? name : alias->second;
@@ -394,7 +446,7 @@ void ModelRegistry::ThrowNotServed(const std::string& name) const {
     served += entries_[i].name;
   }
   message += served.empty() ? "; no model is loaded" : "; served are: " + served;
-  throw Error(ErrorCode::kNotFound, message).WithParam("model").WithReason("model_not_found");
+  return Error(ErrorCode::kNotFound, message).WithParam("model").WithReason("model_not_found");
 }
 
 std::vector<ModelRegistry::Entry> ModelRegistry::List() const {
@@ -413,6 +465,13 @@ std::vector<ModelRegistry::Entry> ModelRegistry::List() const {
 bool ModelRegistry::empty() const {
   const std::lock_guard lock(mutex_);
   return entries_.empty();
+}
+
+bool ModelRegistry::all_failed() const {
+  const std::lock_guard lock(mutex_);
+  return !entries_.empty() && std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+    return HasFailed(*entry.model);
+  });
 }
 
 void ModelRegistry::Clear() {

@@ -86,8 +86,11 @@ class NameClaim {
 // The registry owns the models and hands out leases, which keep a model alive. When a model has
 // left the registry and its last lease is gone, a thread of the registry destroys it. So the thread
 // that drops the last lease, which may be the model's own engine thread, never destroys the model.
+// This thread also removes models whose engine has failed, within kLookForFailuresEvery.
 class ModelRegistry {
  public:
+  static constexpr std::chrono::seconds kLookForFailuresEvery{1};
+
   // With `any_model_name`, unknown names mean the first model.
   explicit ModelRegistry(bool any_model_name);
   ~ModelRegistry();  // Clear()
@@ -157,6 +160,8 @@ class ModelRegistry {
   // Every name of every model in the order of loading, then the aliases with a served target.
   std::vector<Entry> List() const;
   bool empty() const;
+  // Whether every model has an engine that has failed. False without models.
+  bool all_failed() const;
   // Destroys every model despite leases. For shutdown, when no request runs.
   void Clear();
 
@@ -182,8 +187,8 @@ class ModelRegistry {
   void LoadIfMissing(const std::string& name) const;
   std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
                                            LeaseFor purpose) const;
-  // The next six REQUIRE mutex_ held.
-  [[noreturn]] void ThrowNotServed(const std::string& name) const;
+  // The next seven REQUIRE mutex_ held.
+  Error NotServed(const std::string& name) const;
   const Entry* FindEntry(const std::string& name) const;  // null: none
   const Entry* Resolve(const std::string& name) const;    // as FindEntry, but follows aliases
   void ThrowIfTaken(const std::string& name) const;
@@ -192,10 +197,16 @@ class ModelRegistry {
   std::optional<std::chrono::steady_clock::time_point> IdleSinceLocked(
       const ServedModel& model) const;
 
+  void SetLastRequest(const ServedModel* model);
+  void ForgetLastRequest(const ServedModel* model);
   void Retire(std::vector<std::shared_ptr<const ServedModel>> models,
-              std::function<void()> on_gone);
+              std::function<void()> on_gone) noexcept;
+
   void Unclaim(const std::string& name);
-  void EndRetired();  // body of thread_
+  void RemoveFailed();
+  void Run();  // body of thread_
+  // Destroys the retired models without leases. REQUIRES `lock` to hold leases_->mutex.
+  void EndRetired(std::unique_lock<std::mutex>& lock);
 
   const bool any_model_name_;
   std::function<void(const std::string& name)> loader_;

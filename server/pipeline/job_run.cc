@@ -69,7 +69,7 @@ class Runner {
           return {JobRunEnd::State::kSucceeded, std::move(ended.result.result_json), {}, ""};
         case Outcome::Next::kRestart:
           ++restarts;
-          report_({"warning", 0, 0, 0, outcome.error.message + "; starting it again"});
+          report_({"warning", 0, 0, 0, outcome.error.message + "; restarting it"});
           break;
         case Outcome::Next::kCancel:
           return {JobRunEnd::State::kFailed, "", ErrorCode::kCancelled, "was cancelled"};
@@ -90,7 +90,7 @@ class Runner {
       if (stop_.stop_requested()) return std::nullopt;
       fs::remove(ResultFile(run_.dir));  // of a failed attempt
     } else {
-      report_({"message", 0, 0, 0, "its process still runs, and is waited for"});
+      report_({"message", 0, 0, 0, "its process is still running; waiting for it"});
     }
     EventTail events(EventsFile(run_.dir), FileBytes(EventsFile(run_.dir)));
     if (!child) {

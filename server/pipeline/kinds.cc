@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "convert/formats/check_spec.h"
+#include "engine/base/attempt.h"
 #include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -78,20 +79,27 @@ class Maker {
   }
 
  private:
-  [[noreturn]] void Fail(const std::string& key, const std::string& what,
-                         ErrorCode code = ErrorCode::kInvalidArgument) const {
+  Error ErrorIn(const std::string& key, const std::string& what,
+                ErrorCode code = ErrorCode::kInvalidArgument) const {
     const PipelineValue* value = job_.Find(key);
-    throw Error(code, (value == nullptr ? job_.origin : value->origin) + ": jobs." + job_.name +
-                          "." + key + ": " + what)
+    return Error(code, (value == nullptr ? job_.origin : value->origin) + ": jobs." + job_.name +
+                           "." + key + ": " + what)
         .WithParam("spec.jobs." + job_.name + "." + key);
   }
 
+  [[noreturn]] void Fail(const std::string& key, const std::string& what) const {
+    throw ErrorIn(key, what);
+  }
+
+  std::string Replace(const std::string& key, const std::string& text) const {
+    const auto in_key = [&](const Error& error) {
+      return ErrorIn(key, error.what(), error.code());
+    };
+    return WithContext(in_key, [&] { return ReplaceReferences(text, outputs_); });
+  }
+
   std::string Text(const std::string& key, const std::string& fallback = "") const {
-    try {
-      return ReplaceReferences(job_.Text(key, fallback), outputs_);
-    } catch (const Error& error) {
-      Fail(key, error.what(), error.code());
-    }
+    return Replace(key, job_.Text(key, fallback));
   }
 
   bool Bool(const std::string& key, bool fallback) const {
@@ -155,34 +163,31 @@ class Maker {
     order_.outputs["out"] = spec.target.string();
     order_.spec_json = order_.identity = convert::ConvertSpecJson(spec);
     if (!are_expected_) return;  // the process checks again, and knows which files are its own
-    try {
-      convert::CheckConvertSpec(spec);
-    } catch (const Error& error) {
-      const bool is_of_target = error.param().starts_with("target.");
-      if (IsReferenced("from", "base") && !is_of_target) return;
-      // A model of the hub that is not downloaded yet.
-      if (error.code() == ErrorCode::kNotFound && find_.model &&
-          engine::ParseHubReference(Text("from"))) {
-        return;
-      }
-      if (error.code() == ErrorCode::kAlreadyExists)
-        return;  // the job's own output, or an error
-                 // at run time
-      Fail(error.param() == "target.layout"   ? (Bool("scan", false) ? "scan" : "unroll")
-           : error.param() == "target.dtype"  ? "dtype"
-           : error.param() == "target.format" ? "to"
-           : error.param() == "target.rank"   ? "rank"
-           : error.param() == "target.alpha"  ? "alpha"
-           : error.param() == "source.base"   ? "base"
-                                              : "from",
-           error.what(), error.code());
+    const auto error = ErrorOf([&] { convert::CheckConvertSpec(spec); });
+    if (!error) return;
+    const std::string& param = error->param();
+    if (IsReferenced("from", "base") && !param.starts_with("target.")) return;
+    // A model of the hub that is not downloaded yet.
+    if (error->code() == ErrorCode::kNotFound && find_.model &&
+        engine::ParseHubReference(Text("from"))) {
+      return;
     }
+    // The job's own output, or an error at run time.
+    if (error->code() == ErrorCode::kAlreadyExists) return;
+    throw ErrorIn(param == "target.layout"   ? (Bool("scan", false) ? "scan" : "unroll")
+                  : param == "target.dtype"  ? "dtype"
+                  : param == "target.format" ? "to"
+                  : param == "target.rank"   ? "rank"
+                  : param == "target.alpha"  ? "alpha"
+                  : param == "source.base"   ? "base"
+                                             : "from",
+                  error->what(), error->code());
   }
 
   std::string Layout() const {
     const bool scan = Bool("scan", false);
     const bool unroll = Bool("unroll", false);
-    if (scan && unroll) Fail("unroll", "is the opposite of scan: one of them");
+    if (scan && unroll) Fail("unroll", "excludes scan: set one of them");
     return scan ? "scanned" : unroll ? "unscanned" : "";
   }
 
@@ -201,16 +206,12 @@ class Maker {
         continue;
       }
       if (key == "run_name" || key == "base_output_directory" || key == "base_config") {
-        Fail(key, key == "base_config" ? "is what `spec` names here"
-                                       : "out says where a job of a pipeline puts what it makes");
+        Fail(key, key == "base_config" ? "is not allowed in a job: use `spec` instead"
+                                       : "is not allowed in a job: use `out` instead");
       }
       std::vector<std::string> words;
       for (const std::string& word : value.words) {
-        try {
-          words.push_back(ReplaceReferences(word, outputs_));
-        } catch (const Error& error) {
-          Fail(key, error.what(), error.code());
-        }
+        words.push_back(Replace(key, word));
       }
       keys[key] = value.is_list ? Json(words) : Json(words[0]);
     }
@@ -222,23 +223,24 @@ class Maker {
     if (text.empty()) return {};
     const fs::path path = fs::path(text).is_relative() ? spec_.spec_dir / text : fs::path(text);
     if (!fs::is_regular_file(path)) {
-      Fail("spec", "there is no file " + path.string() + " (relative to " + spec_.source + ")");
+      Fail("spec", "file " + path.string() + " does not exist (relative to " + spec_.source + ")");
     }
     return fs::absolute(path).lexically_normal();
   }
 
   training::TrainSpec ParseTraining(const fs::path& file, const Json& keys,
                                     std::vector<std::string> words) const {
-    try {
+    const auto in_this_job = [&](const Error& error) {
+      return Error(error.code(), job_.origin + ": jobs." + job_.name + ": " + error.what())
+          .WithParam("spec.jobs." + job_.name);
+    };
+    return WithContext(in_this_job, [&] {
       if (file.empty()) return training::ParseTrainSpec(keys.dump(), "its keys", words);
       for (const auto& [key, value] : keys.items()) {
         words.push_back(key + "=" + (value.is_array() ? value.dump() : value.get<std::string>()));
       }
       return training::LoadTrainSpec(file, words);
-    } catch (const Error& error) {
-      throw Error(error.code(), job_.origin + ": jobs." + job_.name + ": " + error.what())
-          .WithParam("spec.jobs." + job_.name);
-    }
+    });
   }
 
   void Train() {
@@ -248,7 +250,7 @@ class Maker {
     keys.update(TrainingKeys(kind));
     if (const auto token = keys.find("hf_access_token"); token != keys.end() && *token != "") {
       Fail("hf_access_token",
-           "a pipeline is recorded and may not hold a token: set HF_TOKEN in the environment");
+           "is not allowed, since a pipeline is recorded: set HF_TOKEN in the environment instead");
     }
     training::TrainSpec spec = ParseTraining(file, keys, {});
     order_.identity = Identity(spec);

@@ -13,8 +13,8 @@ constexpr int kMaxDepth = 16;
 Error Invalid(const std::string& message) { return Error(ErrorCode::kInvalidArgument, message); }
 
 Error NotSet(const std::string& name) {
-  return Invalid("the environment variable " + name + " is not set, and ${" + name +
-                 ":-…} gives no default");
+  return Invalid("environment variable " + name + " is not set: set it, or give a default with ${" +
+                 name + ":-…}");
 }
 
 // Position of the "}" that closes the "${" at `begin`; nested variables are skipped.
@@ -24,12 +24,12 @@ size_t EndOfVariable(const std::string& text, size_t begin) {
     if (text.compare(at, 2, "${") == 0) ++depth;
     if (text[at] == '}' && --depth == 0) return at;
   }
-  throw Invalid("\"${\" without \"}\"");
+  throw Invalid("\"${\" has no \"}\"");
 }
 
 // Like the public function; `depth` counts nested defaults.
 std::string ReplaceVariables(const std::string& text, const PipelineReading& reading, int depth) {
-  if (depth > kMaxDepth) throw Invalid("variables in variables, deeper than 16");
+  if (depth > kMaxDepth) throw Invalid("variables are nested deeper than 16");
   std::string out;
   size_t from = 0;
   while (true) {
@@ -47,9 +47,8 @@ std::string ReplaceVariables(const std::string& text, const PipelineReading& rea
       continue;
     }
     if (!reading.environment) {
-      throw Invalid(
-          "the variable ${" + name +
-          "} is not replaced in a spec that comes over the API: write what it stands for");
+      throw Invalid("variable ${" + name +
+                    "} is not expanded in a spec from the API: write its value instead");
     }
     const char* value = reading.environment(name.c_str());
     // As in a shell, `${VAR:-default}` treats an empty value as unset.
@@ -60,7 +59,8 @@ std::string ReplaceVariables(const std::string& text, const PipelineReading& rea
     } else {
       throw NotSet(name);
     }
-    if (out.size() > kMaxBytes) throw Invalid("variables make it too long");
+    if (out.size() > kMaxBytes)
+      throw Invalid("the text is too long after its variables are expanded");
   }
   return out + text.substr(from);
 }
@@ -96,7 +96,7 @@ std::string ReplaceReferences(const std::string& text, const PipelineOutputs& ou
     const auto job = outputs.find(reference.job);
     if (job == outputs.end() || !job->second.contains(reference.what)) {
       throw Error(ErrorCode::kFailedPrecondition,
-                  reference.text + ": job " + reference.job + " has not made one");
+                  reference.text + ": job " + reference.job + " has not produced this output");
     }
     out.append(text, from, reference.begin - from);
     out += job->second.at(reference.what);

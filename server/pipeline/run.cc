@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -33,9 +34,9 @@ std::set<std::string> LeftOut(const PipelineSpec& spec, const PipelineOptions& o
   if (spec.Find(wanted) == nullptr) {
     std::vector<const char*> names;
     for (const PipelineJob& job : spec.jobs) names.push_back(job.name.c_str());
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "there is no job " + Quoted(wanted) + "; did you mean " + NearestName(wanted, names) + "?");
+    throw Error(ErrorCode::kInvalidArgument, "the pipeline has no job " + Quoted(wanted) +
+                                                 "; did you mean " + NearestName(wanted, names) +
+                                                 "?");
   }
   for (const PipelineJob& job : spec.jobs) {
     if (job.name == wanted) {
@@ -95,7 +96,7 @@ class PipelineRunner {
     MakeDirectories(dir_ / "jobs");
     const UniqueFd lock =
         LockForThisProcess(dir_ / "pipeline.lock", "pipeline directory " + dir_.string(),
-                           "wait until it ends, or choose another --dir");
+                           "wait until it ends, or choose another --dir", WithoutLocks::kContinue);
     engine::RemoveStaleTemporaries(dir_);
     state_ = PipelineState::Open(dir_, spec_.name);
     for (size_t i = 0; i < spec_.jobs.size(); ++i) {
@@ -141,8 +142,8 @@ class PipelineRunner {
     for (const std::string& need : job.needs) {
       if (outputs_.contains(need)) continue;
       throw Error(ErrorCode::kFailedPrecondition,
-                  "job " + job.name + " needs " + need + ", which has not been done in " +
-                      dir_.string() + ": run it first, or all of them without --only and --from");
+                  "job " + job.name + " needs " + need + ", which is not done in " + dir_.string() +
+                      ": run it first, or run all jobs without --only and --from");
     }
   }
 
@@ -160,7 +161,7 @@ class PipelineRunner {
       outputs_[job.name] = end.outputs = before->outputs;
       end.state = State::kUnchanged;
       end.result_json = before->result_json;
-      Say("message", job.name + ": unchanged, done before", 1);
+      Say("message", job.name + ": unchanged, already done", 1);
       return true;
     }
     const bool supports_resume = before != nullptr && before->fingerprint == fingerprint &&
@@ -173,7 +174,7 @@ class PipelineRunner {
     record.error.clear();
     state_.Set(job.name, record);
     Say("message",
-        job.name + ": " + (supports_resume ? "goes on" : "begins") + " (" + job.kind + ")", 0);
+        job.name + ": " + (supports_resume ? "resumes" : "starts") + " (" + job.kind + ")", 0);
     const Clock::time_point begin = Clock::now();
     const JobRunEnd run = is_load ? Load(job, order, record) : Process(job, order, fingerprint);
     record.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -192,7 +193,7 @@ class PipelineRunner {
     switch (run.state) {
       case JobRunEnd::State::kStopped:
         state_.Set(job.name, std::move(record));
-        Say("message", job.name + ": stopped; the same command goes on from here", 0);
+        Say("message", job.name + ": stopped; the same command resumes it", 0);
         return Stopped(end);
       case JobRunEnd::State::kFailed:
         record.status = Record::Status::kFailed;
@@ -235,13 +236,12 @@ class PipelineRunner {
         fs::remove_all(Old(path));
         fs::rename(path, Old(path));
       } else if (!(path == out && job.Text("overwrite") == "true")) {
-        throw Error(ErrorCode::kAlreadyExists,
-                    "job " + job.name + ": " + path.string() +
-                        " exists already, and this pipeline has not made it: name another `out`, "
-                        "or move it away");
+        throw Error(ErrorCode::kAlreadyExists, "job " + job.name + ": " + path.string() +
+                                                   " already exists, and this pipeline did not "
+                                                   "create it: set another `out`, or move it away");
       }
     }
-    if (before != nullptr) Say("message", job.name + ": has changed, and is done anew", 0);
+    if (before != nullptr) Say("message", job.name + ": has changed and runs again", 0);
     record.job_dir = job_dir.string();
     record.out = out.string();
   }
@@ -285,24 +285,28 @@ class PipelineRunner {
       const auto id = nlohmann::json::parse(order.spec_json)["id"];
       return {JobRunEnd::State::kSucceeded, nlohmann::json{{"model", id}}.dump(), {}, ""};
     }
-    try {
-      const std::string id = nlohmann::json::parse(order.spec_json)["id"].get<std::string>();
-      const bool is_ours = record.served_id == id;
-      record.served_id = id;
-      state_.Set(job.name, record);
-      const ServedModelReply reply = LoadIntoServer(
-          order.spec_json, options_.keys, is_ours, context_.stop,
-          [&](const std::string& line) { Say("message", job.name + ": " + line, 0.5); });
-      const nlohmann::ordered_json result = {{"model", reply.id}, {"text", reply.text}};
-      if (!reply.text.empty()) {
-        MakeDirectories(order.places.job);
-        engine::WriteFileAtomically(order.places.job / "text.txt", reply.text + "\n");
-      }
-      return {JobRunEnd::State::kSucceeded, result.dump(), {}, ""};
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kCancelled) return {JobRunEnd::State::kStopped, "", {}, ""};
-      return {JobRunEnd::State::kFailed, "", error.code(), error.what()};
+    std::string result;
+    const auto error = ErrorOf([&] { result = LoadHere(job, order, record); });
+    if (!error) return {JobRunEnd::State::kSucceeded, result, {}, ""};
+    if (error->code() == ErrorCode::kCancelled) return {JobRunEnd::State::kStopped, "", {}, ""};
+    return {JobRunEnd::State::kFailed, "", error->code(), error->what()};
+  }
+
+  // Returns the job's result as JSON.
+  std::string LoadHere(const PipelineJob& job, const PipelineOrder& order, Record& record) {
+    const std::string id = nlohmann::json::parse(order.spec_json)["id"].get<std::string>();
+    const bool is_ours = record.served_id == id;
+    record.served_id = id;
+    state_.Set(job.name, record);
+    const ServedModelReply reply = LoadIntoServer(
+        order.spec_json, options_.keys, is_ours, context_.stop,
+        [&](const std::string& line) { Say("message", job.name + ": " + line, 0.5); });
+    const nlohmann::ordered_json result = {{"model", reply.id}, {"text", reply.text}};
+    if (!reply.text.empty()) {
+      MakeDirectories(order.places.job);
+      engine::WriteFileAtomically(order.places.job / "text.txt", reply.text + "\n");
     }
+    return result.dump();
   }
 
   const PipelineSpec& spec_;
@@ -338,15 +342,15 @@ const char* Describe(Action action) {
     case Action::kRun:
       return "runs";
     case Action::kGoOn:
-      return "goes on";
+      return "resumes";
     case Action::kRunAnew:
-      return "has changed, runs anew";
+      return "has changed, runs again";
     case Action::kFollow:
-      return "runs if what it needs has changed";
+      return "runs if a job it needs has changed";
     case Action::kKeep:
       return "unchanged";
     case Action::kLeaveOut:
-      return "left out";
+      return "skipped";
   }
   return "";
 }

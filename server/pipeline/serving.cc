@@ -4,6 +4,7 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/base/url.h"
@@ -37,11 +38,9 @@ std::string PathBelow(const std::string& model_root, const std::string& model) {
   const fs::path relative = path.lexically_relative(root);
   if (!relative.empty() && *relative.begin() != ".." && relative != ".") return relative.string();
   throw Error(ErrorCode::kInvalidArgument,
-              "the model " + path.string() + " does not lie below the server's model root, which " +
-                  "model_root says is " + root.string() +
-                  ": put the pipeline's directory (--dir) or the model's `out` below the "
-                  "directory that the server was given as --model-root, and name that in "
-                  "model_root");
+              "the model " + path.string() + " is not below model_root " + root.string() +
+                  ": set model_root to the server's --model-root, and put the pipeline's directory "
+                  "(--dir) or the model's `out` below it");
 }
 
 // A client of one server; requests and answers are JSON.
@@ -76,14 +75,13 @@ class Server {
     answer.body = Json::parse(text, nullptr, false);
     if (!answer.body.is_object()) {
       throw Error(ErrorCode::kDataLoss, url_ + path + ": status " + std::to_string(answer.status) +
-                                            " with an answer that is no JSON object; is it a "
-                                            "server of this program?");
+                                            " with an answer that is not a JSON object: set "
+                                            "`server` to the URL of a tandem server");
     }
     if (answer.status == 401 || answer.status == 403) {
       throw Error(ErrorCode::kPermissionDenied,
                   url_ + path + ": " + answer.ErrorText() +
-                      "; the admin key is read from TANDEM_ADMIN_KEY, that of other routes from "
-                      "TANDEM_API_KEY");
+                      "; set TANDEM_ADMIN_KEY for admin routes and TANDEM_API_KEY for the others");
     }
     return answer;
   }
@@ -97,7 +95,8 @@ class Server {
     while (const size_t n = Transported([&] { return client_.ReadBody(buffer); })) {
       text.append(buffer.data(), n);
       if (text.size() > kMaxAnswerBytes) {
-        throw Error(ErrorCode::kDataLoss, url_ + path + ": an event of more than 16 MiB");
+        throw Error(ErrorCode::kDataLoss,
+                    url_ + path + ": the answer has an event of more than 16 MiB");
       }
       if (status == 200) TakeEvents(text, on_event);
     }
@@ -123,7 +122,7 @@ class Server {
 
   int Send(const std::string& method, const std::string& path, const Json& body) {
     const auto url = ParseUrl(url_ + path);
-    if (!url) throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url_) + " is no URL");
+    if (!url) throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url_) + " is not a URL");
     engine::HttpClient::Request request{method, *url, {}, false};
     const std::string& key = path.starts_with("/admin") ? keys_.admin : keys_.api;
     if (!key.empty()) request.fields.emplace_back("Authorization", "Bearer " + key);
@@ -136,14 +135,13 @@ class Server {
 
   template <class Do>
   auto Transported(Do&& what) -> decltype(what()) {
-    try {
-      return what();
-    } catch (const engine::TransientFault& fault) {
-      throw Error(ErrorCode::kUnavailable,
-                  std::string(fault.what()) +
-                      ": is a server running there? Start one (tandem serve), or say with "
-                      "`server` where it is");
-    }
+    std::optional<decltype(what())> result;
+    const auto fault = ExceptionOf<engine::TransientFault>([&] { result = what(); });
+    if (!fault) return *std::move(result);
+    throw Error(ErrorCode::kUnavailable,
+                std::string(fault->what()) +
+                    ": start a server there (tandem serve), or set `server` to the URL of a "
+                    "running one");
   }
 
   const std::string url_;
@@ -157,7 +155,7 @@ std::string ServerUrl(const Json& order) {
   std::string url = order.value("server", "");
   while (url.ends_with('/')) url.pop_back();
   if (!ParseUrl(url)) {
-    throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url) + " is no URL");
+    throw Error(ErrorCode::kInvalidArgument, "server: " + Quoted(url) + " is not a URL");
   }
   return url;
 }
@@ -183,10 +181,10 @@ std::string StateOf(Server& server, const std::string& id) {
   const std::string reason = answer.ErrorReason();
   if (reason == "path_not_found" || reason == "invalid_path") {
     message +=
-        "; paths are relative to the server's --model-root: start the server with a --model-root "
-        "at or above the model's directory, and name the same directory in model_root";
+        "; paths are relative to the server's --model-root: start it with a --model-root at or "
+        "above the model's directory, and set model_root to the same directory";
   } else if (reason == "already_exists" || reason == "in_use") {
-    message += "; name another id, or say replace: true";
+    message += "; set another id, or replace: true";
   }
   throw Error(answer.status < 500 ? ErrorCode::kInvalidArgument : ErrorCode::kUnavailable, message);
 }
@@ -222,7 +220,7 @@ class Loader {
     while ((state = StateOf(server_, id_)) == "loading" || state == "unloading") server_.Sleep();
     if (state.empty() || (!is_ours_ && !order_.value("replace", false))) return;
     Finish(server_.Ask("POST", "/admin/models/unload", {{"id", id_}}), "unloading " + id_);
-    say_("the server has unloaded the " + id_ + " it had");
+    say_("the server has unloaded the previous " + id_);
   }
 
   // Waits until the server's job ends.
@@ -245,7 +243,7 @@ class Loader {
     const Server::Answer answer =
         server_.Ask("PUT", "/admin/aliases/" + PercentEncode(alias), {{"target", id_}});
     if (answer.status != 200) ThrowRefusal("alias " + alias, answer);
-    say_(alias + " is an alias of it");
+    say_(alias + " is an alias of " + id_);
   }
 
   std::string Chat(const std::string& prompt) {
@@ -271,7 +269,7 @@ class Loader {
       }
     });
     if (!is_finished) throw Error(ErrorCode::kDataLoss, "chat: the stream ended before the answer");
-    say_("it answers " + Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+    say_("the model answers " + Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
     return text;
   }
 
@@ -288,24 +286,23 @@ ServedModelReply LoadIntoServer(const std::string& order_json, const ServerKeys&
                                 std::stop_token stop,
                                 const std::function<void(const std::string& line)>& say) {
   const Json order = engine::ParseUntrustedJson(order_json, "the order of a load");
-  try {
-    return Loader(order, keys, is_ours, std::move(stop), say).Go();
-  } catch (const Json::exception& error) {
-    throw Error(
-        ErrorCode::kDataLoss,
-        std::string("the server answers what this program's servers do not: ") + error.what());
-  }
+  ServedModelReply reply;
+  const auto error = ExceptionOf<Json::exception>(
+      [&] { reply = Loader(order, keys, is_ours, std::move(stop), say).Go(); });
+  if (!error) return reply;
+  throw Error(ErrorCode::kDataLoss,
+              std::string("the server's answer does not have the form of a tandem server's: ") +
+                  error->what());
 }
 
 bool IsServed(const std::string& order_json, const ServerKeys& keys, std::stop_token stop) {
   const Json order = engine::ParseUntrustedJson(order_json, "the order of a load");
-  try {
+  std::string state;
+  const auto unavailable = ErrorOf({ErrorCode::kUnavailable}, [&] {
     Server server(ServerUrl(order), keys, std::move(stop));
-    return StateOf(server, order.value("id", "")) == "loaded";
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kUnavailable) return false;
-    throw;
-  }
+    state = StateOf(server, order.value("id", ""));
+  });
+  return !unavailable && state == "loaded";
 }
 
 }  // namespace tandem::server

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <set>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -46,10 +47,8 @@ class Reader {
   void ReadYaml(const std::string& text, const std::string& source) {
     source_ = source;
     YAML::Node root;
-    try {
-      root = YAML::Load(text);
-    } catch (const YAML::Exception& error) {
-      Fault(source + ":" + std::to_string(error.mark.line + 1), error.msg);
+    if (const auto error = ExceptionOf<YAML::Exception>([&] { root = YAML::Load(text); })) {
+      Fault(source + ":" + std::to_string(error->mark.line + 1), error->msg);
       return;
     }
     if (!root.IsMap()) {
@@ -80,10 +79,8 @@ class Reader {
     const std::string text = word.substr(equals + 1);
     YAML::Node value(text);
     if (text.starts_with("[")) {
-      try {
-        value = YAML::Load(text);
-      } catch (const YAML::Exception& error) {
-        Fault(kCommandLine, key + ": " + error.what());
+      if (const auto error = ExceptionOf<YAML::Exception>([&] { value = YAML::Load(text); })) {
+        Fault(kCommandLine, key + ": " + error->what());
         return;
       }
     }
@@ -93,20 +90,20 @@ class Reader {
     const auto job = std::find_if(spec_.jobs.begin(), spec_.jobs.end(),
                                   [&](const PipelineJob& one) { return one.name == name; });
     if (job == spec_.jobs.end()) {
-      Fault(kCommandLine, key + ": there is no job " + Quoted(name) + Nearest(name));
+      Fault(kCommandLine, key + ": the pipeline has no job " + Quoted(name) + Nearest(name));
     } else if (dot == std::string::npos) {
-      Fault(kCommandLine, key + ": say which key of the job: " + key + ".KEY=VALUE");
+      Fault(kCommandLine, key + ": name a key of the job: " + key + ".KEY=VALUE");
     } else {
       Set(*job, key.substr(dot + 1), value, kCommandLine);
     }
   }
 
   PipelineSpec Finish() {
-    if (spec_.jobs.empty() && faults_.empty()) Fault(source_, "jobs: there are none");
+    if (spec_.jobs.empty() && faults_.empty()) Fault(source_, "jobs: must have at least one job");
     for (PipelineJob& job : spec_.jobs) CheckJob(job);
     if (faults_.empty()) Sort();
     if (faults_.empty()) return std::move(spec_);
-    std::string message = "the pipeline cannot be run:";
+    std::string message = "the pipeline cannot run:";
     for (const std::string& fault : faults_) message += "\n  " + fault;
     throw Error(ErrorCode::kInvalidArgument, message);
   }
@@ -139,7 +136,7 @@ class Reader {
       Fault(where, key + ": must be a single value");
       return;
     }
-    try {
+    const auto bad = ErrorOf([&] {
       const std::string text = ReplaceVariables(value.Scalar(), reading_);
       if (key == "dir") {
         spec_.dir = text;
@@ -148,9 +145,8 @@ class Reader {
       } else {
         spec_.name = text;
       }
-    } catch (const Error& bad) {
-      Fault(where, key + ": " + bad.what());
-    }
+    });
+    if (bad) Fault(where, key + ": " + bad->what());
   }
 
   void ReadJobs(const YAML::Node& jobs, const std::string& where) {
@@ -166,11 +162,11 @@ class Reader {
       if (!IsJobName(job.name)) {
         Fault(at, "jobs: a name is 1 to 64 characters of [A-Za-z0-9_-], got " + Quoted(job.name));
       } else if (spec_.Find(job.name) != nullptr) {
-        Fault(at, "jobs." + job.name + ": there are two jobs of this name");
+        Fault(at, "jobs." + job.name + ": two jobs have this name");
       } else if (!entry.second.IsMap()) {
         Fault(at, "jobs." + job.name + ": must be a mapping of keys to values");
       } else if (spec_.jobs.size() == kMaxJobs) {
-        Fault(at, "jobs: more than " + std::to_string(kMaxJobs));
+        Fault(at, "jobs: must have at most " + std::to_string(kMaxJobs) + " jobs");
         return;
       } else {
         seen_.clear();
@@ -185,7 +181,7 @@ class Reader {
       const std::string key = prefix + Key(entry.first);
       const std::string where = Where(entry.first);
       if (depth > kMaxNesting || ++n_values_ > kMaxValues) {
-        Fault(where, "jobs." + job.name + ": too many keys, or too deep");
+        Fault(where, "jobs." + job.name + ": has too many or too deeply nested keys");
         return;
       }
       if (entry.second.IsMap()) {
@@ -204,7 +200,7 @@ class Reader {
     PipelineValue value;
     value.origin = where;
     value.is_list = node.IsSequence();
-    try {
+    const auto bad = ErrorOf([&] {
       if (value.is_list) {
         for (const YAML::Node& item : node) {
           if (!item.IsScalar()) throw BadValue("must be a list of single values");
@@ -214,10 +210,8 @@ class Reader {
       } else {
         value.words.push_back(ReplaceVariables(node.Scalar(), reading_));
       }
-    } catch (const Error& bad) {
-      Fault(where, "jobs." + job.name + "." + key + ": " + bad.what());
-      return;
-    }
+    });
+    if (bad) return Fault(where, "jobs." + job.name + "." + key + ": " + bad->what());
     if (key == "kind") {
       job.kind = value.is_list ? "" : value.words[0];
     } else if (key == "needs") {
@@ -233,9 +227,8 @@ class Reader {
     const std::string name = "jobs." + job.name;
     const PipelineKind* kind = FindPipelineKind(job.kind);
     if (kind == nullptr) {
-      Fault(job.origin,
-            name + ".kind: " + (job.kind.empty() ? "must be given" : "got " + Quoted(job.kind)) +
-                ", and is one of " + PipelineKindNames());
+      Fault(job.origin, name + ".kind: " + "must be one of " + PipelineKindNames() +
+                            (job.kind.empty() ? "" : ", got " + Quoted(job.kind)));
       return;
     }
     CheckNeeds(job);
@@ -267,12 +260,13 @@ class Reader {
     if (out == nullptr || job.Text("out").empty()) return;
     const std::string name = "jobs." + job.name + ".out: ";
     if (!ReferencesIn(job.Text("out")).empty()) {
-      Fault(out->origin, name + "cannot depend on what another job makes");
+      Fault(out->origin, name + "must not contain an output of another job");
     }
     for (const PipelineJob& other : spec_.jobs) {
       if (&other == &job) break;
       if (other.Text("out") == job.Text("out")) {
-        Fault(out->origin, name + "is that of jobs." + other.name + ", too");
+        Fault(out->origin,
+              name + "is also the out of jobs." + other.name + "; set a different directory");
       }
     }
   }
@@ -281,8 +275,8 @@ class Reader {
     std::vector<std::string> needs;
     for (const std::string& need : job.needs) {
       if (spec_.Find(need) == nullptr) {
-        Fault(needs_at_[job.name],
-              "jobs." + job.name + ".needs: there is no job " + Quoted(need) + Nearest(need));
+        Fault(needs_at_[job.name], "jobs." + job.name + ".needs: the pipeline has no job " +
+                                       Quoted(need) + Nearest(need));
       } else if (std::find(needs.begin(), needs.end(), need) != needs.end()) {
         Fault(needs_at_[job.name], "jobs." + job.name + ".needs: " + need + " is named twice");
       } else {
@@ -299,8 +293,8 @@ class Reader {
     for (const Reference& reference : ReferencesIn(word)) {
       const PipelineJob* other = spec_.Find(reference.job);
       if (other == nullptr) {
-        Fault(value.origin, where + reference.text + ": there is no job " + Quoted(reference.job) +
-                                Nearest(reference.job));
+        Fault(value.origin, where + reference.text + ": the pipeline has no job " +
+                                Quoted(reference.job) + Nearest(reference.job));
         continue;
       }
       const PipelineKind* kind = FindPipelineKind(other->kind);
@@ -349,7 +343,7 @@ class Reader {
       }
     }
     way.erase(way.begin(), std::find(way.begin(), way.end(), name));
-    std::string text = "jobs need one another in a circle: ";
+    std::string text = "jobs need each other in a circle: ";
     for (const std::string& one : way) text += one + " needs ";
     return text + name;
   }

@@ -85,10 +85,9 @@ void AddFiles(const fs::path& root, std::vector<std::string>* lines) {
        !failed && entry != fs::recursive_directory_iterator(); entry.increment(failed)) {
     if (entry->is_directory()) continue;
     if (lines->size() == kMaxFiles) {
-      throw Error(ErrorCode::kResourceExhausted,
-                  root.string() +
-                      " holds more than a million files: name the directory that a job "
-                      "reads more narrowly");
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          root.string() + " has more than a million files: give the job a narrower directory");
     }
     lines->push_back(LineOf(entry->path().lexically_relative(root).string(), entry->path()));
   }
@@ -107,7 +106,7 @@ PipelineState PipelineState::Open(const fs::path& dir, const std::string& pipeli
   if (!json.is_object() || json.value("format", "") != kFormat || json.value("version", 0) != 1 ||
       !json.contains("jobs") || !json["jobs"].is_object()) {
     throw Error(ErrorCode::kDataLoss, source +
-                                          ": is not the state of a pipeline of this version; name "
+                                          ": is not a pipeline state of this version; choose "
                                           "another directory (--dir), or remove the file");
   }
   for (const auto& [job, record] : json["jobs"].items()) {

@@ -44,7 +44,7 @@ class PipelineState {
 };
 
 // Hash of the names, sizes and modification times of the files at these paths. Throws
-// kResourceExhausted for a directory of more than a million files.
+// kInvalidArgument for a directory of more than a million files.
 std::string StampOf(std::span<const std::filesystem::path> paths);
 
 std::string FingerprintOf(std::span<const std::string> parts);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/chat/messages.h"
+#include "engine/io/json.h"
 
 namespace tandem::server {
 
@@ -12,9 +13,9 @@ using Json = nlohmann::ordered_json;
 
 void CheckMessageCount(const Json& messages) {
   if (!messages.is_array()) throw WrongType("messages", "an array", messages);
-  if (messages.empty() || messages.size() > 4096) {
-    throw BadValue("messages",
-                   "messages must have 1 to 4096 entries, got " + std::to_string(messages.size()));
+  if (messages.empty() || messages.size() > engine::kMaxMessages) {
+    throw BadValue("messages", "messages must have 1 to " + std::to_string(engine::kMaxMessages) +
+                                   " entries, got " + std::to_string(messages.size()));
   }
 }
 
@@ -27,11 +28,11 @@ std::shared_ptr<const Json> ParseMessages(const Json& messages, const ModelLimit
 void RefuseTools(FieldReader& reader) {
   const Json* tools = reader.Array("tools");
   if (tools != nullptr && !tools->empty()) {
-    throw UnsupportedField("tools", "tools are not served by this version yet");
+    throw UnsupportedField("tools", "tools is not supported by this version: leave it out");
   }
   if (const Json* choice = reader.Any("tool_choice")) {
-    if (!choice->is_string() || (*choice != "none" && *choice != "auto")) {
-      throw BadValue("tool_choice", "tool_choice other than none or auto needs tools");
+    if (!engine::IsString(*choice, "none") && !engine::IsString(*choice, "auto")) {
+      throw BadValue("tool_choice", "tool_choice must be none or auto without tools");
     }
   }
   reader.Bool("parallel_tool_calls");
@@ -45,8 +46,8 @@ std::shared_ptr<const Json> ReadTemplateKwargs(FieldReader& reader) {
   for (const char* reserved :
        {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt"}) {
     if (out.contains(reserved)) {
-      throw BadValue("chat_template_kwargs", std::string("chat_template_kwargs may not set '") +
-                                                 reserved + "': it is the server's to set");
+      throw BadValue("chat_template_kwargs", std::string("chat_template_kwargs must not set '") +
+                                                 reserved + "': the server sets it");
     }
   }
   if (effort) {
@@ -73,9 +74,9 @@ void ReadTemplateFields(FieldReader& reader, ChatPrompt& prompt) {
                      "continue_final_message and add_generation_prompt exclude each other");
     }
     const Json& last = prompt.messages->back();
-    if (last["role"] != "assistant" || last["content"] == "") {
+    if (!engine::IsString(last["role"], "assistant") || engine::IsString(last["content"], "")) {
       throw BadValue("continue_final_message",
-                     "continue_final_message needs a last message of the assistant with text");
+                     "continue_final_message needs a last message with role assistant and text");
     }
   }
   prompt.add_generation_prompt = add_prompt.value_or(!prompt.continue_final_message);
@@ -97,7 +98,7 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   const bool logprobs = reader.Bool("logprobs").value_or(false);
   const auto top_logprobs = reader.Int("top_logprobs", 0, 20);
   if (top_logprobs && *top_logprobs > 0 && !logprobs) {
-    throw BadValue("top_logprobs", "top_logprobs in [0, 20] needs logprobs: true, got " +
+    throw BadValue("top_logprobs", "top_logprobs needs logprobs: true, got top_logprobs " +
                                        std::to_string(*top_logprobs) + " without it");
   }
   if (logprobs) request.top_logprobs = static_cast<int>(top_logprobs.value_or(0));

@@ -78,14 +78,14 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
                             std::to_string(request.best_of));
   }
   if (const auto suffix = reader.String("suffix"); suffix && !suffix->empty()) {
-    throw UnsupportedField("suffix", "suffix is not served: the model has no infill tokens");
+    throw UnsupportedField("suffix", "suffix is not supported: the model has no infill tokens");
   }
   RefuseStructuredOutput(reader);
   ReadStreamFields(reader, request.generation);
   if (best_of && *best_of > 1 && request.generation.stream) {
     throw BadValue("best_of", "best_of greater than 1 cannot be streamed");
   }
-  request.add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
+  request.plain_prompt = ReadPlainPromptOptions(reader);
   ReadOutputFields(reader, request.generation);
   ReadFieldsWithoutEffect(reader, GenerationRoute::kCompletions);
   request.ignored = reader.unknown();

@@ -20,7 +20,7 @@ struct CompletionRequest {
   int top_logprobs = -1;        // -1: no logprobs
   bool echo = false;
   int best_of = 1;  // candidates per prompt; >= generation.n
-  bool add_special_tokens = true;
+  PlainPromptOptions plain_prompt;
   GenerationFields generation;
   std::vector<std::string> ignored;
 };

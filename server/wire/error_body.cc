@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/disk_full.h"
+
 namespace tandem::server {
 namespace {
 
@@ -37,13 +39,15 @@ Mapping MappingOf(const Error& error) {
     case ErrorCode::kResourceExhausted:
       return {429, "rate_limit_exceeded"};
     case ErrorCode::kUnavailable:
-      if (error.reason() == "insufficient_storage") return {507, {}};
+      if (error.reason() == kDiskFullReason) return {507, {}};
       return {503, "server_overloaded"};
     case ErrorCode::kDeadlineExceeded:
     case ErrorCode::kCancelled:
       return {503, "server_overloaded"};
-    case ErrorCode::kDataLoss:
     case ErrorCode::kIo:
+      if (error.reason() == kDiskFullReason) return {507, {}};
+      break;
+    case ErrorCode::kDataLoss:
     case ErrorCode::kInternal:
       break;
   }
@@ -102,30 +106,13 @@ ErrorReply MakeErrorReply(const Error& error, std::string_view request_id) {
   if (mapping.status == 500) {
     return MakeErrorReply(500, mapping.default_code, GenericMessage(request_id));
   }
+  // The message of a kIo names a path of the server.
+  if (error.code() == ErrorCode::kIo) {
+    return MakeErrorReply(mapping.status, error.reason(),
+                          "the disk of the server is full; its log names the file");
+  }
   const std::string_view code = error.reason().empty() ? mapping.default_code : error.reason();
   return MakeErrorReply(mapping.status, code, error.what(), error.param());
-}
-
-ErrorReply MakeErrorReply(std::exception_ptr exception, std::string_view request_id) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const Error& error) {
-    return MakeErrorReply(error, request_id);
-  } catch (const std::bad_alloc&) {
-    return MakeErrorReply(503, "out_of_memory", "not enough memory for this request");
-  } catch (...) {
-    return MakeErrorReply(500, "internal_error", GenericMessage(request_id));
-  }
-}
-
-std::string DescribeException(std::exception_ptr exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const std::exception& known) {
-    return known.what();
-  } catch (...) {
-    return "unknown exception";
-  }
 }
 
 }  // namespace tandem::server

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <exception>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,11 +24,5 @@ ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view me
                           std::string_view param = {});
 // Server faults (kInternal, kDataLoss, kIo) get a generic message with the request's id.
 ErrorReply MakeErrorReply(const Error& error, std::string_view request_id);
-// Maps any exception: Error as above, std::bad_alloc to 503 `out_of_memory`, all others to an
-// internal error. The caller logs it.
-ErrorReply MakeErrorReply(std::exception_ptr exception, std::string_view request_id);
-
-// The full message of an exception, for the log.
-std::string DescribeException(std::exception_ptr exception);
 
 }  // namespace tandem::server

@@ -5,6 +5,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/io/json.h"
 
 namespace tandem::server {
@@ -42,12 +43,9 @@ Json ParseJsonObject(std::string_view text) {
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
     throw InvalidJson("the body is not valid JSON (at byte " + std::to_string(nul + 1) + ")");
   }
-  Json value;
-  try {
-    value = engine::ParseUntrustedJson(text, "the body", kBodyLimits);
-  } catch (const Error& error) {
-    throw InvalidJson(error.what());
-  }
+  const auto as_invalid_json = [](const Error& error) { return InvalidJson(error.what()); };
+  Json value = WithContext(
+      as_invalid_json, [&] { return engine::ParseUntrustedJson(text, "the body", kBodyLimits); });
   if (!value.is_object()) throw InvalidJson("the body must be a JSON object");
   return value;
 }

@@ -72,15 +72,14 @@ FineTuningLora ParseLora(const Json& object, const std::string& path) {
           module.is_string() &&
           std::find(kModules.begin(), kModules.end(), module.get<std::string>()) != kModules.end();
       if (!is_known) {
-        throw BadValue(path + ".target_modules", path +
-                                                     ".target_modules may name q, k, v, o, gate, "
-                                                     "up and down, got " +
-                                                     ShortForm(module));
+        throw BadValue(path + ".target_modules",
+                       path + ".target_modules must be among q, k, v, o, gate, up and down, got " +
+                           ShortForm(module));
       }
       lora.target_modules.push_back(module.get<std::string>());
     }
     if (lora.target_modules.empty()) {
-      throw BadValue(path + ".target_modules", path + ".target_modules may not be empty");
+      throw BadValue(path + ".target_modules", path + ".target_modules must not be empty");
     }
   }
   RefuseUnknown(reader, path);
@@ -155,7 +154,7 @@ void ParseMethod(FieldReader& reader, FineTuningRequest& out) {
             ParseHyperparameters(*parameters, path + ".hyperparameters", out.method);
         if (old_place != nullptr) {
           throw BadValue("hyperparameters",
-                         "hyperparameters stand in " + path + " already; give them once");
+                         "hyperparameters are also given in " + path + ": give them in one place");
         }
       }
       RefuseUnknown(of_type_reader, path);
@@ -187,13 +186,15 @@ std::vector<std::pair<std::string, std::string>> ParseMetadata(FieldReader& read
   const Json* object = reader.Object("metadata");
   if (object == nullptr) return out;
   if (object->size() > kMaxMetadata) {
-    throw BadValue("metadata", "metadata may have 16 pairs, got " + std::to_string(object->size()));
+    throw BadValue("metadata",
+                   "metadata must have at most 16 pairs, got " + std::to_string(object->size()));
   }
   for (const auto& [key, value] : object->items()) {
     if (!value.is_string()) throw WrongType("metadata." + key, "a string", value);
     const auto& text = value.get_ref<const std::string&>();
     if (key.size() > 64 || text.size() > 512) {
-      throw BadValue("metadata", "keys of metadata may have 64 characters, and values 512");
+      throw BadValue("metadata",
+                     "metadata keys must have at most 64 characters, and values at most 512");
     }
     out.emplace_back(key, text);
   }
@@ -218,7 +219,7 @@ FineTuningRequest ParseFineTuningRequest(const Json& body) {
   out.metadata = ParseMetadata(reader);
   if (const Json* integrations = reader.Array("integrations");
       integrations != nullptr && !integrations->empty()) {
-    throw UnsupportedField("integrations", "integrations are not served");
+    throw UnsupportedField("integrations", "integrations is not supported: leave it out");
   }
   out.dry_run = reader.Bool("dry_run").value_or(false);
   out.ignored_params = reader.unknown();

@@ -70,6 +70,21 @@ std::vector<std::pair<TokenId, float>> ReadLogitBias(FieldReader& reader,
   return out;
 }
 
+std::optional<double> ReadSamplingField(FieldReader& reader, const engine::SamplingField& field) {
+  const std::optional<double> value = reader.Number(field.name, field.min, field.max);
+  if (field.is_positive && value && *value <= 0) {
+    throw BadValue(field.name, std::string(field.name) + " must be greater than 0, got 0");
+  }
+  return value;
+}
+
+void ReadSampling(FieldReader& reader, bool penalties, GenerationFields& fields) {
+  for (size_t i = 0; i < fields.sampling.size(); ++i) {
+    const engine::SamplingField& field = engine::kSamplingFields[i];
+    if (field.is_penalty == penalties) fields.sampling[i] = ReadSamplingField(reader, field);
+  }
+}
+
 }  // namespace
 
 std::vector<TokenId> ReadTokenIds(const Json& array, const std::string& param, int64_t vocab_size) {
@@ -92,10 +107,8 @@ std::vector<TokenId> ReadTokenIds(const Json& array, const std::string& param, i
 GenerationFields ReadSamplingFields(FieldReader& reader, const ModelLimits& limits,
                                     std::optional<int64_t> max_tokens) {
   GenerationFields fields;
-  fields.temperature = reader.Number("temperature", 0, 2);
-  fields.top_p = reader.Number("top_p", 0, 1);
+  ReadSampling(reader, /*penalties=*/false, fields);
   fields.top_k = reader.Int("top_k", -1, std::numeric_limits<int64_t>::max());
-  fields.min_p = reader.Number("min_p", 0, 1);
   fields.n = static_cast<int>(reader.Int("n", 1, 128).value_or(1));
   if (const auto seed = reader.Int("seed", std::numeric_limits<int64_t>::min(),
                                    std::numeric_limits<int64_t>::max())) {
@@ -113,13 +126,7 @@ GenerationFields ReadSamplingFields(FieldReader& reader, const ModelLimits& limi
   fields.stop.ignore_end_tokens = reader.Bool("ignore_eos").value_or(false);
   fields.stop.min_new_tokens =
       reader.Int("min_tokens", 0, max_tokens.value_or(limits.max_model_len)).value_or(0);
-  fields.presence_penalty = reader.Number("presence_penalty", -2, 2);
-  fields.frequency_penalty = reader.Number("frequency_penalty", -2, 2);
-  fields.repetition_penalty = reader.Number("repetition_penalty", 0, 10);
-  if (fields.repetition_penalty && *fields.repetition_penalty <= 0) {
-    throw BadValue("repetition_penalty",
-                   "repetition_penalty must be a number greater than 0 and at most 10, got 0");
-  }
+  ReadSampling(reader, /*penalties=*/true, fields);
   fields.logit_bias = ReadLogitBias(reader, limits);
   return fields;
 }
@@ -129,7 +136,7 @@ void ReadStreamFields(FieldReader& reader, GenerationFields& fields) {
   const Json* options = reader.Object("stream_options");
   if (options == nullptr) return;
   if (!fields.stream) {
-    throw BadValue("stream_options", "stream_options is only allowed with stream: true");
+    throw BadValue("stream_options", "stream_options needs stream: true");
   }
   FieldReader members(*options, "stream_options");
   fields.include_usage = members.Bool("include_usage").value_or(false);
@@ -153,13 +160,20 @@ void ReadOutputFields(FieldReader& reader, GenerationFields& fields) {
       priority, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
 }
 
+PlainPromptOptions ReadPlainPromptOptions(FieldReader& reader) {
+  PlainPromptOptions options;
+  options.add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
+  options.parse_special = reader.Bool("parse_special").value_or(false);
+  return options;
+}
+
 void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route) {
   reader.Accept({"metadata", "store", "user", "safety_identifier", "service_tier", "verbosity",
                  "prediction", "prompt_cache_key", "prompt_cache_retention"});
   RefuseUnservedFields(reader, route);
   if (const Json* modalities = reader.Any("modalities")) {
     if (*modalities != Json::array({"text"})) {
-      throw UnsupportedField("modalities", "modalities other than [\"text\"] are not served");
+      throw UnsupportedField("modalities", "modalities must be [\"text\"]");
     }
   }
 }
@@ -167,15 +181,11 @@ void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route) {
 engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
                                           const engine::SamplingParams& defaults) {
   engine::SamplingParams out = defaults;
-  const auto set = [](float& target, const std::optional<double>& value) {
-    if (value) target = static_cast<float>(*value);
-  };
-  set(out.temperature, fields.temperature);
-  set(out.top_p, fields.top_p);
-  set(out.min_p, fields.min_p);
-  set(out.presence_penalty, fields.presence_penalty);
-  set(out.frequency_penalty, fields.frequency_penalty);
-  set(out.repetition_penalty, fields.repetition_penalty);
+  for (size_t i = 0; i < fields.sampling.size(); ++i) {
+    if (fields.sampling[i]) {
+      out.*engine::kSamplingFields[i].value = static_cast<float>(*fields.sampling[i]);
+    }
+  }
   if (fields.top_k) {
     out.top_k =
         static_cast<int32_t>(std::min<int64_t>(*fields.top_k, std::numeric_limits<int32_t>::max()));
@@ -210,8 +220,10 @@ void RefuseStructuredOutput(FieldReader& reader) {
                    "response_format.type must be text, json_object or json_schema, got " +
                        ShortForm(Json(type)));
   }
-  throw UnsupportedField("response_format",
-                         "response_format '" + type + "' is not served by this version yet");
+  throw UnsupportedField(
+      "response_format",
+      "response_format '" + type +
+          "' is not supported by this version: leave it out and check the answer");
 }
 
 }  // namespace tandem::server

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -22,13 +24,9 @@ struct ModelLimits {
 
 // The fields that chat and completions share. Unset means the model's default.
 struct GenerationFields {
-  std::optional<double> temperature;
-  std::optional<double> top_p;
-  std::optional<double> min_p;
+  // The given values of kSamplingFields, in its order.
+  std::array<std::optional<double>, std::size(engine::kSamplingFields)> sampling;
   std::optional<int64_t> top_k;
-  std::optional<double> presence_penalty;
-  std::optional<double> frequency_penalty;
-  std::optional<double> repetition_penalty;
   std::vector<std::pair<TokenId, float>> logit_bias;
   std::optional<uint64_t> seed;
   int n = 1;
@@ -43,6 +41,12 @@ struct GenerationFields {
   int priority = 0;
 };
 
+// How a plain prompt becomes tokens.
+struct PlainPromptOptions {
+  bool add_special_tokens = true;  // BOS first, if the model wants one
+  bool parse_special = false;      // control tokens that the text spells become tokens
+};
+
 // Each function reads and checks some fields. The parsers call them in a fixed order, so that a
 // request with several faults always reports the same one. They throw as FieldReader does.
 //
@@ -55,6 +59,7 @@ void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
 void ReadStreamFields(FieldReader& reader, GenerationFields& fields);
 // From `skip_special_tokens` to `priority`.
 void ReadOutputFields(FieldReader& reader, GenerationFields& fields);
+PlainPromptOptions ReadPlainPromptOptions(FieldReader& reader);
 // Accepts the documented fields without effect. Refuses the fields that change an answer and that
 // this server does not implement.
 void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route);

@@ -1,16 +1,20 @@
 #include "server/wire/job_spec.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "server/wire/field_reader.h"
 #include "training/spec/spec.h"
 
 namespace tandem::server {
 namespace {
+
+constexpr size_t kMaxTargetName = 128;
 
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
@@ -54,7 +58,8 @@ Error InvalidPath(const std::string& param, const std::string& why) {
 
 void RefuseVariables(const Json& value) {
   if (value.is_string() && value.get_ref<const std::string&>().find("${") != std::string::npos) {
-    throw BadValue("spec", "spec may not use variables (${…}) when it comes over the API");
+    throw BadValue("spec",
+                   "spec must not use variables (${…}) over the API: write their values instead");
   }
   if (value.is_structured()) {
     for (const Json& element : value) RefuseVariables(element);
@@ -74,7 +79,7 @@ void MakePathsAbsolute(Json& object, const SpecPaths& paths, const fs::path& roo
       value = ResolvePath(root, value.get<std::string>(), param).string();
     } else if (value.is_array() && paths.keys.contains(LastWord(key))) {
       if (!paths.values.contains(JoinedWords(value))) {
-        throw InvalidPath(param, "must be a path, or a list of them");
+        throw InvalidPath(param, "must be a path or a list of paths");
       }
       for (Json& one : value) one = ResolvePath(root, one.get<std::string>(), param).string();
     }
@@ -101,19 +106,19 @@ fs::path ResolvePath(const fs::path& root, const std::string& path, const std::s
     throw InvalidPath(param, "must be relative to the model root, got an absolute path");
   }
   for (const fs::path& part : relative) {
-    if (part == "..") throw InvalidPath(param, "may not contain '..'");
+    if (part == "..") throw InvalidPath(param, "must not contain '..'");
   }
   std::error_code failed;
   const fs::path real_root = fs::canonical(root, failed);
   if (failed) {
-    throw Error(ErrorCode::kNotFound, "the model root does not exist")
+    throw Error(ErrorCode::kNotFound, "the model root (--model-root) does not exist")
         .WithParam(param)
         .WithReason("path_not_found");
   }
   const fs::path real = fs::canonical(real_root / relative, failed);
   if (failed) {
     throw Error(ErrorCode::kNotFound,
-                param + ": there is no '" + path.substr(0, 200) + "' below the model root")
+                param + ": '" + path.substr(0, 200) + "' does not exist below the model root")
         .WithParam(param)
         .WithReason("path_not_found");
   }
@@ -125,25 +130,30 @@ fs::path ResolvePath(const fs::path& root, const std::string& path, const std::s
   return real;
 }
 
+namespace {
+
+// The parser's message has a heading and one line per fault, "  field: text". The API reports the
+// first.
+Error FirstFault(const Error& error) {
+  std::string message = error.what();
+  const size_t heading = message.find(":\n");
+  if (heading != std::string::npos) message.erase(0, heading + 2);
+  message.erase(std::min(message.find('\n'), message.size()));
+  message.erase(0, std::min(message.find_first_not_of(' '), message.size()));
+  const size_t field_end = message.find(": ");
+  const std::string param =
+      field_end == std::string::npos ? "spec" : "spec." + message.substr(0, field_end);
+  return Error(ErrorCode::kInvalidArgument, "spec." + message)
+      .WithParam(param)
+      .WithReason("invalid_value");
+}
+
+}  // namespace
+
 Json CheckTrainSpec(Json spec, const fs::path& model_root) {
   RefuseVariables(spec);
-  training::TrainSpec parsed;
-  try {
-    parsed = training::ParseTrainSpec(spec.dump(), "spec", {});
-  } catch (const Error& error) {
-    // The message has a heading and one line per fault, "  field: text"; the API reports the first.
-    std::string message = error.what();
-    const size_t heading = message.find(":\n");
-    if (heading != std::string::npos) message.erase(0, heading + 2);
-    message.erase(std::min(message.find('\n'), message.size()));
-    message.erase(0, std::min(message.find_first_not_of(' '), message.size()));
-    const size_t field_end = message.find(": ");
-    const std::string param =
-        field_end == std::string::npos ? "spec" : "spec." + message.substr(0, field_end);
-    throw Error(ErrorCode::kInvalidArgument, "spec." + message)
-        .WithParam(param)
-        .WithReason("invalid_value");
-  }
+  const training::TrainSpec parsed =
+      WithContext(FirstFault, [&] { return training::ParseTrainSpec(spec.dump(), "spec", {}); });
   if (spec.contains("run_name") && !IsRunName(parsed.run_name)) {
     throw BadValue("spec.run_name",
                    "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-] and not '.' or "
@@ -151,6 +161,14 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
   }
   MakePathsAbsolute(spec, FindPaths(parsed), model_root, "spec");
   return spec;
+}
+
+bool IsTargetName(const std::string& name) {
+  // A leading dot would hide the directory; it also rules out "." and "..".
+  if (name.empty() || name.size() > kMaxTargetName || name.front() == '.') return false;
+  return std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+  });
 }
 
 std::string ModelIdOfJob(const std::string& spec_json, const std::string& job_id) {

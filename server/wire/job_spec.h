@@ -5,13 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace tandem::convert {
-struct ConvertSpec;
-}
-
 namespace tandem::server {
-
-struct HandlerContext;
 
 // The absolute path of a file that a request body names, below `root`. Throws kInvalidArgument
 // (invalid_path) for absolute paths, `..`, NUL and links that leave the root, and kNotFound
@@ -24,12 +18,6 @@ std::filesystem::path ResolvePath(const std::filesystem::path& root, const std::
 // server, not to the caller.
 nlohmann::ordered_json CheckTrainSpec(nlohmann::ordered_json spec,
                                       const std::filesystem::path& model_root);
-
-// The conversion spec for the body of POST /admin/convert, which is also the spec of a convert job.
-// Checks everything that needs no weights. Throws kNotFound (model_not_found, path_not_found),
-// kAlreadyExists and kInvalidArgument, naming the field.
-convert::ConvertSpec ConvertSpecOf(const HandlerContext& context,
-                                   const nlohmann::ordered_json& body);
 
 // Whether `name` may be created in the model root: 1 to 128 characters of [A-Za-z0-9._-], not
 // starting with a dot.

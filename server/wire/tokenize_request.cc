@@ -19,7 +19,7 @@ TokenizeRequest ParseTokenizeRequest(const Json& body, const ModelLimits& limits
   if (request.prompt && messages != nullptr) {
     throw BadValue("messages", "messages and prompt exclude each other");
   }
-  request.add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
+  request.plain_prompt = ReadPlainPromptOptions(reader);
   if (messages != nullptr) {
     request.chat.emplace();
     request.chat->messages = ParseMessages(*messages, limits);
@@ -66,7 +66,8 @@ RenderRequest ParseRenderRequest(const Json& body, const ModelLimits& limits) {
   reader.Bool("add_generation_prompt");
   if (reader.Bool("continue_final_message").value_or(false)) {
     throw BadValue("continue_final_message",
-                   "train: true needs a whole last message, and continue_final_message opens it");
+                   "train: true and continue_final_message exclude each other: training needs a "
+                   "complete last message");
   }
   request.chat.add_generation_prompt = false;
   request.chat.template_kwargs = ReadTemplateKwargs(reader);

@@ -13,7 +13,7 @@ namespace tandem::server {
 // POST /tokenize: a prompt, or messages.
 struct TokenizeRequest {
   std::optional<std::string> prompt;
-  bool add_special_tokens = true;
+  PlainPromptOptions plain_prompt;
   std::optional<ChatPrompt> chat;  // set if prompt is unset
   bool return_token_strs = false;
   std::vector<std::string> ignored;

@@ -19,7 +19,7 @@ constexpr std::string_view kNoTruncation =
 constexpr std::string_view kLimitTokens = "use max_tokens or max_completion_tokens";
 constexpr std::string_view kStopStrings = "use stop or stop_token_ids";
 constexpr std::string_view kThinking =
-    "use reasoning_effort, or chat_template_kwargs with the names the model's template knows";
+    "use reasoning_effort, or chat_template_kwargs with variables of the model's template";
 constexpr std::string_view kTemplate =
     "the model's own template is used; start the server with --chat-template to change it";
 constexpr std::string_view kTextOnly = "this server takes text and token ids only";
@@ -131,7 +131,7 @@ void RefuseUnservedFields(FieldReader& reader, GenerationRoute route) {
     const Json* value = reader.Any(field.name);
     if (value == nullptr || IsNeutral(*value, field.neutral_values)) continue;
     const std::string name(field.name);
-    throw UnsupportedField(name, name + " is not served: " + std::string(field.advice));
+    throw UnsupportedField(name, name + " is not supported: " + std::string(field.advice));
   }
 }
 

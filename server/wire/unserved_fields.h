@@ -16,7 +16,7 @@ struct UnservedField {
   std::string_view name;
   // A JSON array of the values that request the default behavior; the server accepts these.
   std::string_view neutral_values;
-  std::string_view advice;  // the client's alternative; follows "is not served: "
+  std::string_view advice;  // the client's alternative; follows "is not supported: "
   bool in_chat = true;
   bool in_completions = true;
 };

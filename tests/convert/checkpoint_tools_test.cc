@@ -235,8 +235,8 @@ TEST_F(CheckpointTools, ABaseIsForACheckpointOfMaxTextBesideAModel) {
   spec.target = dir_.path() / "maxtext";
   Run(spec);
 
-  EXPECT_NE(fault(model, model, model).find("lends its config"), std::string::npos);
-  EXPECT_NE(fault(spec.target, spec.target, model).find("lends its config"), std::string::npos);
+  EXPECT_NE(fault(model, model, model).find("base applies only to"), std::string::npos);
+  EXPECT_NE(fault(spec.target, spec.target, model).find("base applies only to"), std::string::npos);
   // The config of another model does not fit the checkpoint.
   EXPECT_NE(fault(model, spec.target, Golden("gemma2-tiny-query-scalar")).find("shape"),
             std::string::npos);
@@ -266,6 +266,11 @@ TEST_F(CheckpointTools, DamageIsFoundWhereThereIsAHashAndNamed) {
   EXPECT_TRUE(Verify(model, /*quick=*/true).faults.empty());
   ASSERT_EQ(Verify(model).faults.size(), 1U);
   EXPECT_NE(Verify(model).faults[0].find("do not match"), std::string::npos);
+  EXPECT_NE(Verify(model).faults[0].find("in convert.json"), std::string::npos);
+  // Training keeps its record under another name.
+  fs::rename(model / "convert.json", model / "training.json");
+  EXPECT_EQ(Verify(model).held_to, "SHA-256 of training.json");
+  EXPECT_NE(Verify(model).faults[0].find("in training.json"), std::string::npos);
   fs::resize_file(model / "model.safetensors", fs::file_size(model / "model.safetensors") - 1);
   EXPECT_EQ(Verify(model, /*quick=*/true).faults.size(), 1U);
   fs::remove(model / "model.safetensors");
@@ -300,9 +305,9 @@ TEST_F(CheckpointTools, EveryBadFileOfAManifestIsNamed) {
 
   const VerifyReport report = Verify(dir);
   ASSERT_EQ(report.faults.size(), 3U);
-  EXPECT_NE(report.faults[0].find("/b: content"), std::string::npos) << report.faults[0];
+  EXPECT_NE(report.faults[0].find("/b: the content"), std::string::npos) << report.faults[0];
   EXPECT_NE(report.faults[1].find("/c: "), std::string::npos);
-  EXPECT_NE(report.faults[2].find("/d: has"), std::string::npos);
+  EXPECT_NE(report.faults[2].find("/d: the file has"), std::string::npos);
 
   // quick skips hashes, and b has the right size.
   EXPECT_EQ(Verify(dir, /*quick=*/true).faults.size(), 2U);
@@ -393,7 +398,7 @@ TEST_F(CheckpointTools, AManifestThatNamesAFileTwiceIsDamaged) {
   const std::vector<std::string> faults = Verify(spec.target).faults;
 
   ASSERT_EQ(faults.size(), 1U);
-  EXPECT_NE(faults.front().find("names the file 'model"), std::string::npos) << faults.front();
+  EXPECT_NE(faults.front().find("lists 'model"), std::string::npos) << faults.front();
   EXPECT_NE(faults.front().find("twice"), std::string::npos) << faults.front();
   EXPECT_THROW(engine::ModelDir::Open(spec.target), Error);
 }
@@ -413,13 +418,15 @@ TEST_F(CheckpointTools, AnOrbaxArrayIsVerifiedInMemoryOfItsChunks) {
   change([](Json& metadata) { metadata["shape"] = {int64_t{1} << 22, int64_t{1} << 22}; });
   const std::vector<std::string> faults = Verify(orbax).faults;
   ASSERT_EQ(faults.size(), 1U);
-  EXPECT_NE(faults.front().find("'numpy/c/0/1': is missing"), std::string::npos) << faults.front();
+  EXPECT_NE(faults.front().find("'numpy/c/0/1': the chunk is missing"), std::string::npos)
+      << faults.front();
   EXPECT_THROW(HashOf(orbax), Error);
 
   change([](Json& metadata) { metadata["data_type"] = "int4"; });
   const VerifyReport report = Verify(orbax);
   EXPECT_TRUE(report.faults.empty()) << report.faults.front();
-  EXPECT_NE(report.held_to.find("1 leaves of element types"), std::string::npos) << report.held_to;
+  EXPECT_NE(report.held_to.find("1 leaves of unsupported element types"), std::string::npos)
+      << report.held_to;
 }
 
 TEST_F(CheckpointTools, WeightsAloneAreInTheTypeThatIsAskedFor) {

@@ -341,17 +341,25 @@ TEST_F(ConvertTest, WhatIsNotServedIsRefusedByItsField) {
   spec = Spec(golden.dir);
   spec.dtype = "q4_0";
   expect(spec, ErrorCode::kInvalidArgument, "target.dtype", "unsupported_value", "f32, bf16, f16");
+  spec = Spec(golden.dir);
+  spec.maxtext.model = "mixtral-8x7b";
+  expect(spec, ErrorCode::kInvalidArgument, "target.maxtext_model", "invalid_value", "llama3-8b");
   expect(Spec(golden.adapter_dir), ErrorCode::kInvalidArgument, "source.base",
          "missing_required_parameter", "base");
   expect(Spec(golden.dir, golden.dir), ErrorCode::kInvalidArgument, "source.base", "invalid_value",
-         "no adapter");
+         "base must be left out");
   expect(Spec(golden.adapter_dir, golden.adapter_dir), ErrorCode::kInvalidArgument, "source.base",
          "invalid_value", "adapter itself");
   expect(Spec(dir_.path() / "nowhere"), ErrorCode::kNotFound, "source", "path_not_found",
          "nowhere");
   expect(Spec(golden.dir / "config.json"), ErrorCode::kUnsupported, "source", "unsupported_value",
-         "none of");
+         "one file of a model; give the directory");
   EXPECT_EQ(FilesBeside(), 0U);
+
+  // A Flax checkpoint: a map whose first key is the string "params".
+  engine::WriteFileAtomically(dir_.path() / "flax_model.msgpack", "\x81\xa6params\x80");
+  expect(Spec(dir_.path() / "flax_model.msgpack"), ErrorCode::kUnsupported, "source",
+         "unsupported_value", "Flax msgpack");
 }
 
 TEST(ConvertSpec, IsReadAsItIsWritten) {

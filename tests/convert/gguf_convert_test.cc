@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "convert/convert.h"
 #include "convert/formats/gguf/gguf.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
 #include "engine/formats/model_dir.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "engine/model/stored_head.h"
 #include "tests/convert/families.h"
 #include "tests/support/adapters.h"
@@ -120,11 +120,11 @@ TEST_F(GgufConvertTest, EveryFamilyComesBackBitForBit) {
 
 TEST_F(GgufConvertTest, AHeadOfItsOwnIsConvertedAlthoughTheConfigTiesIt) {
   const fs::path model = dir_ / "model";
-  engine::RandomModelSpec spec;
-  spec.config = engine::TinyLlamaConfig();
+  bench::RandomModelSpec spec;
+  spec.config = bench::TinyLlamaConfig();
   spec.config.tied_embeddings = true;
   spec.with_tokenizer = true;
-  engine::WriteRandomModel(spec, model);
+  bench::WriteRandomModel(spec, model);
   tests::StoreHead(model, /*is_copy=*/false);
 
   const ConvertResult result = Run(model, dir_ / "model.gguf", "gguf", "f32");

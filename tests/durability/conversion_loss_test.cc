@@ -11,6 +11,7 @@
 #include "convert/sources/tensor_source_open.h"
 #include "convert/tensors/tensor_hash.h"
 #include "engine/io/atomic_write.h"
+#include "tests/durability/file_text.h"
 #include "tests/durability/replay.h"
 #include "tests/support/golden.h"
 #include "tests/support/paths.h"
@@ -21,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Files = std::map<std::string, std::string>;  // path below the target, content
-
-std::string Text(const fs::path& path) { return engine::ReadWholeFile(path, 1 << 28); }
 
 // The files of a target directory, or a target file with its record (TARGET.convert.json).
 Files Contents(const fs::path& target) {

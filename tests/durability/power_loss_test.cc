@@ -17,6 +17,7 @@
 #include "server/files/file_store.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_supervisor.h"
+#include "tests/durability/file_text.h"
 #include "tests/durability/replay.h"
 #include "tests/support/temporary_dir.h"
 #include "training/checkpoint/checkpoint_store.h"
@@ -25,8 +26,6 @@ namespace tandem::tests {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string Text(const fs::path& path) { return engine::ReadWholeFile(path, 1 << 28); }
 
 std::vector<std::string> Words(const std::string& text) {
   std::istringstream in(text);

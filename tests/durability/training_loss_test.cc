@@ -7,9 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
+#include "tests/durability/file_text.h"
 #include "tests/durability/replay.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/paths.h"
@@ -22,8 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kSteps = 8;
-
-std::string Text(const fs::path& path) { return engine::ReadWholeFile(path, 1 << 28); }
 
 // The last loss in the file for each step.
 std::map<int64_t, double> Losses(const fs::path& run) {
@@ -41,10 +40,10 @@ class TrainingLoss : public testing::Test {
  protected:
   TrainingLoss() {
     fs::create_directory(root());
-    engine::RandomModelSpec model;
-    model.config = engine::TinyLlamaConfig();
+    bench::RandomModelSpec model;
+    model.config = bench::TinyLlamaConfig();
     model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_.path() / "base");
+    bench::WriteRandomModel(model, dir_.path() / "base");
     std::ofstream text(dir_.path() / "train.txt");
     for (int i = 0; i < 30; ++i) {
       text << "Story " << i << ": the " << (i % 3 != 0 ? "dog" : "cat")

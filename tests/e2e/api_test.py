@@ -237,6 +237,7 @@ FIELDS = [
     Field("add_generation_prompt", "bool", only=CHAT),
     Field("echo", "bool", only=COMPLETIONS),
     Field("add_special_tokens", "bool", only=COMPLETIONS),
+    Field("parse_special", "bool", only=COMPLETIONS),
 ]
 
 

@@ -188,8 +188,8 @@ class Files(CheckpointCase):
         rows = chats()
         rows[3]["messages"][1]["content"] += " The frog ran home." * 40
         file = self.upload(server, rows)
-        for over_length, fate in (("truncate_left", "only their ends are kept"),
-                                  ("drop", "left out"), ("split", "split")):
+        for over_length, fate in (("truncate_left", "truncated to their ends"),
+                                  ("drop", "skipped"), ("split", "split")):
             job = self.create(server, file, method=self.supervised(
                 max_steps=1, batch_size=1, seq_len=64, over_length=over_length))
             self.assertEqual(job["hyperparameters"]["over_length"], over_length)

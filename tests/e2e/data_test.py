@@ -65,8 +65,8 @@ class Data(unittest.TestCase):
         self.write(row("a", "b"), "nonsense\n", row("c", "d"), '{"messages": []}\n')
         found = self.data("check", code=65)
         self.assertIn("2 of 4 rows are bad\n  line 2: JSON: ", found)
-        self.assertIn("\n  line 4: messages has no message", found)
-        self.assertIn("2 bad rows left out", self.data("check", "data.on_bad_row=skip"))
+        self.assertIn("\n  line 4: messages must have at least one message", found)
+        self.assertIn("2 bad rows skipped", self.data("check", "data.on_bad_row=skip"))
         self.tandem("train", self.folder / "spec.yaml", code=65)
 
     def test_show_marks_what_is_trained(self):
@@ -122,7 +122,7 @@ class Data(unittest.TestCase):
             resource.setrlimit(resource.RLIMIT_DATA, (512 << 20, 512 << 20))
 
         found = self.data("check", code=65, preexec_fn=bounded)
-        self.assertIn("1 of 3 rows are bad\n  line 2: has 1073741839 bytes, at most 16777216", found)
+        self.assertIn("1 of 3 rows are bad\n  line 2: has 1073741839 bytes, the limit is 16777216", found)
 
     def test_data_that_are_none(self):
         for contents, fault in ((b"", "is empty"), (b"\n \n", "is empty"),
@@ -140,7 +140,7 @@ class Data(unittest.TestCase):
             (data / f"train_sft-0000{i}-of-00002.jsonl").write_text(row(f"Sky {i}?", "Blue."))
         (data / "test_sft-00000-of-00001.jsonl").write_text(row("Sky?", "Grey."))
         words = ["data.train=" + str(self.folder / "set")]
-        self.assertIn("name one (data.train_split, data.eval_split): 'test_sft, train_sft'",
+        self.assertIn("set data.train_split or data.eval_split to one of 'test_sft, train_sft'",
                       self.data("check", *words, code=2))
         words.append("train_split=train_sft")
         self.assertIn("2 samples of 2 rows", self.data("check", *words))
@@ -166,7 +166,7 @@ class Data(unittest.TestCase):
         self.assertEqual(losses[0], losses[1])
         self.assertEqual(len(losses[0]), 2)
         (self.folder / "chat.jinja").write_text(TEMPLATE + "\n\n.")
-        self.assertIn("was prepared with another chat template",
+        self.assertIn("was prepared with a different chat template",
                       self.data("check", f"data.train={tok}", code=2))
 
     def test_pairs_are_shown_counted_and_trained(self):

@@ -153,7 +153,7 @@ class Adapters(Case):
                 (("--adapter", f"tuned={self.path / 'nowhere'}"), "nowhere"),
                 (("--adapter", "tuned"), "NAME=DIR"),
                 (("--adapter", f"gemma2-tiny={self.MODEL / 'lora'}"),
-                 "'gemma2-tiny' would be the name of two models")):
+                 "'gemma2-tiny' names two models")):
             result = subprocess.run(
                 [harness.BINARY, "serve", "--port", "0", "--data-dir", str(self.path / "data"),
                  "--model", str(self.MODEL), *arguments],

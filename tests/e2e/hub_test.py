@@ -379,7 +379,7 @@ class Pulling(HubCase):
     def test_pickles_are_never_fetched(self):
         hub = self.hub({"config.json": b"{}", "pytorch_model.bin": b"\x80\x02."})
         _, log = self.pull(hub, code=1)
-        self.assertIn("only as pickles (pytorch_model.bin)", log)
+        self.assertIn("has only pickled weights (pytorch_model.bin)", log)
         self.assertEqual(len(hub.log), 1)
 
     def test_what_is_no_model_name(self):
@@ -416,7 +416,7 @@ class Interrupted(HubCase):
         process.send_signal(signal.SIGINT)
         _, log = process.communicate(timeout=PATIENCE_S)
         self.assertEqual(process.returncode, 75, log)
-        self.assertIn("the same command goes on", log)
+        self.assertIn("the same command resumes", log)
         self.assertGreater(self.incomplete_bytes(), MIB)
 
     def test_two_pulls_at_once_fetch_once(self):
@@ -450,7 +450,7 @@ class Interrupted(HubCase):
                 return True
         hub.hook = hook
         _, log = self.pull(hub, code=74)
-        self.assertRegex(log, r"needs 512\.0 TiB more \(512\.0 TiB in all, 0 B there already\), but "
+        self.assertRegex(log, r"needs 512\.0 TiB more \(512\.0 TiB in total, 0 B already fetched\), but "
                               r".* has [\d.]+ \w+ free")
 
 
@@ -498,8 +498,9 @@ class Faults(HubCase):
     def test_contents_that_are_not_what_was_listed(self):
         hub = self.hub()
         right = hub.files["model.safetensors"]
-        for wrong, words in ((right[:-1] + b"x", "its sha256 is "),
-                             (right + b"more", "announced are"), (right[:-1], "announced are")):
+        for wrong, words in ((right[:-1] + b"x", "the sha256 of the download is "),
+                             (right + b"more", "but Content-Length is"),
+                             (right[:-1], "but Content-Length is")):
             def send(request, content=wrong):
                 hub.send_large(request, content)
                 return True
@@ -511,18 +512,18 @@ class Faults(HubCase):
         shutil.rmtree(self.folder)
         hub.listed["config.json"] = {"blobId": git_sha1(b"other")}
         _, log = self.pull(hub, code=65)
-        self.assertIn("config.json: its git sha1 is ", log)
+        self.assertIn("config.json: the git sha1 of the download is ", log)
         self.assertFalse((self.folder / "snapshots" / COMMIT / "config.json").exists())
         hub.listed["config.json"] = {"size": 7}
         _, log = self.pull(hub, code=65)
-        self.assertIn("contradicts itself on the size", log)
+        self.assertIn("but serves size", log)
 
     def test_names_that_lead_out(self):
         hub = self.hub()
         for name in ("../../x.safetensors", "/tmp/x", "a/../../x"):
             hub.extra = [{"rfilename": name, "size": 1}]
             _, log = self.pull(hub, code=65)
-            self.assertIn("leads out of the model's folder", log)
+            self.assertIn("points outside the model's folder", log)
         self.assertFalse(self.home.exists())
 
     def test_a_busy_hub_is_asked_again_when_it_says(self):
@@ -585,7 +586,7 @@ class Faults(HubCase):
         self.assertEqual(out, "")
         self.assertIn("999 s", log)
         _, log = self.pull(hub, "org/name@" + COMMIT, code=65)
-        self.assertIn(f"asked for commit {COMMIT}, got commit {hub.commit}", log)
+        self.assertIn(f"requested commit {COMMIT}, but the hub returned commit {hub.commit}", log)
 
 
 class Secrets(HubCase):
@@ -618,7 +619,7 @@ class Secrets(HubCase):
         self.pull(hub, code=1, HF_TOKEN=TOKEN)
         hub.hook = None
         _, log = self.pull(hub, "org/other", code=1)
-        self.assertIn("has no model org/other, or it is private", log)
+        self.assertIn("has no model org/other, or the model is private", log)
 
         def echo(request):
             request.reply(403, X_Error_Message="no\ttoken " + request.headers["Authorization"])
@@ -632,7 +633,7 @@ class Secrets(HubCase):
         hub = self.hub(certificate=certificate)
         hub.cdn = hub.url
         _, log = self.pull(hub, code=1)
-        self.assertIn("its certificate is not trusted", log)
+        self.assertIn("the server's certificate is not trusted", log)
         authorities = {"SSL_CERT_FILE": str(certificate[0])}
         _, log = self.pull(hub, code=1, HF_ENDPOINT=f"https://localhost:{hub.port}", **authorities)
         self.assertIn("not trusted (hostname mismatch", log)
@@ -646,7 +647,7 @@ class Secrets(HubCase):
         hub = self.hub(certificate=certificate)
         hub.cdn = plain.url
         _, log = self.pull(hub, code=1, HF_TOKEN=TOKEN, SSL_CERT_FILE=str(certificate[0]))
-        self.assertIn("which is not encrypted", log)
+        self.assertIn("a redirect from https to http is never followed", log)
         self.assertEqual(plain.log, [])
 
     def test_proxies(self):
@@ -662,10 +663,10 @@ class Secrets(HubCase):
         self.assertNotIn("p%3Ass", log)
 
         _, log = self.pull(hub, code=1, HTTPS_PROXY=proxy.url.replace("p%3A", ""), **variables)
-        self.assertIn("wants a user name and a password", log)
+        self.assertIn("requires a user name and a password", log)
         self.assertNotIn("us%40er", log)
         _, log = self.pull(self.hub(), code=1, HTTP_PROXY=proxy.url.replace("p%3A", ""))
-        self.assertIn("wants a user name and a password: HTTP_PROXY=", log)
+        self.assertIn("requires a user name and a password: set HTTP_PROXY=", log)
         del proxy.opened[:]
         self.pull(hub, HTTPS_PROXY=proxy.url, NO_PROXY="127.0.0.1", **variables)
         self.assertEqual(proxy.opened, [])

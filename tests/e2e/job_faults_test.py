@@ -154,6 +154,9 @@ class Limits(Faults):
         server = self.serve()
         job_id = self.start(server, self.upload(server, chats()), MANY)
         self.the_process(job_id)
+        # Before its runtime library has started, a process cannot even report an exception.
+        self.wait_until("the process has begun",
+                        lambda: (self.job_dir(job_id) / "events.jsonl").exists())
         self.limit(job_id, resource.RLIMIT_DATA, 1 << 20)
         self.answers_until_ended(server, job_id)
         job = self.expect_failed(server, job_id, "out_of_memory", "memory", "batch_size")
@@ -168,7 +171,7 @@ class Limits(Faults):
             for pid in self.job_processes(job_id):
                 kill(pid, signal.SIGKILL)
             time.sleep(0.05)
-        self.expect_failed(server, job_id, "interrupted", "signal 9", "memory runs out", "smaller batches")
+        self.expect_failed(server, job_id, "interrupted", "signal 9", "ran out of memory", "smaller batches")
         self.expect_next_job_works(server)
 
 

@@ -392,7 +392,7 @@ class Failing(ModelsCase):
         end = (job["status"], job["error"] and job["error"]["code"])
         self.assertIn(end, (("succeeded", None), ("failed", "interrupted")), job)
 
-    # tests/server/handlers/model_host_test.cc forces each state of a load, and cancels loads. This
+    # tests/server/models/model_host_test.cc forces each state of a load, and cancels loads. This
     # test checks that real loads neither delay the end nor stay open.
     def test_loads_under_way_do_not_hold_up_the_end(self):
         # A separate cache: packing takes time.
@@ -446,7 +446,7 @@ class PackedCache(Case):
         self.assertEqual(code, 1, text)
         self.assertRegex(text, r"(?m)^damaged +\S+ \(\d+ bytes\): a byte between \d+ and \d+ changed$")
         server = self.serve()
-        self.assertIn("packed weights are made again", server.log_path.read_text())
+        self.assertIn("packed weights are rebuilt", server.log_path.read_text())
         self.assertEqual(server.stop(), 0)
         self.assertEqual(self.doctor()[0], 0)
 

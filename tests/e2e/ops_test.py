@@ -605,7 +605,7 @@ class Limits(Case):
             thread.join()
         for status, _, answer in answers:
             self.assertEqual((status, answer["error"]["code"]), (400, "invalid_json"))
-            self.assertIn("16384 names", answer["error"]["message"])
+            self.assertIn("16384 fields", answer["error"]["message"])
         self.assertEqual((len(answers), server.stop()), (10, 0))
 
 

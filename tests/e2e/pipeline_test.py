@@ -77,7 +77,7 @@ class Pipeline(PipelineCase):
             seen = []
             for line in runner.stdout:
                 seen.append(line)
-                if line.startswith(f"{job}: begins") and job != "finetune":
+                if line.startswith(f"{job}: starts") and job != "finetune":
                     break
                 if line.startswith(f"{job}: completed step: 12"):
                     break
@@ -90,7 +90,7 @@ class Pipeline(PipelineCase):
             runner.communicate()
             with self.subTest(killed_at=job):
                 for done in JOBS[:max(i - 1, 0)]:
-                    self.assertIn(f"{done}: unchanged, done before\n", seen)
+                    self.assertIn(f"{done}: unchanged, already done\n", seen)
         out, _ = self.run_it(PRESET, *self.words(), **where)
         self.assertIn("serve: done", out)
         self.assertEqual(self.made("killed"), self.made())
@@ -128,7 +128,7 @@ class Pipeline(PipelineCase):
         self.chats.write_text(self.chats.read_text().replace("the dog", "the dogs"))
         plan, _ = self.run_it(PRESET, "--dry-run", *self.words(), **where)
         self.assertIn("scan (convert): unchanged", plan)
-        self.assertIn("finetune (train.sft) after scan: has changed, runs anew", plan)
+        self.assertIn("finetune (train.sft) after scan: has changed, runs again", plan)
         self.assertEqual(states("--only", "scan"),
                          {**dict.fromkeys(JOBS, "not_run"), "scan": "unchanged"})
         self.assertEqual(states(), {**dict.fromkeys(JOBS, "done"), "scan": "unchanged"})
@@ -149,17 +149,17 @@ class Pipeline(PipelineCase):
         runner.send_signal(signal.SIGTERM)
         out, error = runner.communicate(timeout=PATIENCE_S)
         self.assertEqual(runner.returncode, 75, out + error)
-        self.assertIn("goes on from here", out)
+        self.assertIn("the same command resumes it", out)
         self.assertEqual(self.job_processes(), [])
         plan, _ = self.run_it(PRESET, "--dry-run", *words, **where)
-        self.assertIn("finetune (train.sft) after scan: goes on", plan)
+        self.assertIn("finetune (train.sft) after scan: resumes", plan)
 
         # Other words mean another training. No server runs.
         out, error = self.run_it(PRESET, *self.words(), code=1, TANDEM_SERVER="http://127.0.0.1:9",
                                  **where)
-        self.assertIn("finetune: has changed, and is done anew", out)
+        self.assertIn("finetune: has changed and runs again", out)
         self.assertIn("job serve failed: ", error)
-        self.assertIn("is a server running there?", error)
+        self.assertIn("start a server there", error)
         # A server that may not read the model.
         elsewhere = self.path / "elsewhere"
         elsewhere.mkdir()
@@ -177,7 +177,7 @@ class Pipeline(PipelineCase):
         where = self.variables("taken")
         (self.root / "taken" / "scanned" / "tiny-taken").mkdir(parents=True)
         _, error = self.run_it(PRESET, *self.words(), code=1, **where)
-        self.assertIn("this pipeline has not made it", error)
+        self.assertIn("this pipeline did not create it", error)
         # The job's own error and exit code.
         self.chats.write_text("{}\n")
         where = self.variables("bad")
@@ -189,7 +189,7 @@ class Pipeline(PipelineCase):
         self.assertIn("job scan failed: ", error)
         self.assertIn("model.safetensors", error)
         _, error = self.run_it(PRESET, "--only", "export", *self.words(), code=1, **where)
-        self.assertIn("needs finetune, which has not been done", error)
+        self.assertIn("needs finetune, which is not done", error)
 
     def test_refuses_specs_with_what_is_wrong_and_where(self):
         spec = self.path / "p.yaml"
@@ -205,15 +205,16 @@ class Pipeline(PipelineCase):
                 "p.yaml:2", "circle: a needs b needs a")
         refused("jobs:\n  train: {kind: generate, model: m, prompt: p}\n"
                 "  b:\n    kind: generate\n    model: m\n    prompt: p\n    needs: [trian]\n",
-                "p.yaml:7: jobs.b.needs: there is no job 'trian'", "did you mean train?")
+                "p.yaml:7: jobs.b.needs: the pipeline has no job 'trian'", "did you mean train?")
         refused("jobs:\n  a:\n    kind: convert\n    form: x\n    to: hf\n",
                 "p.yaml:4: jobs.a.form: unknown key of a convert; did you mean from?",
                 "jobs.a.from: must be given")
-        refused("jobs:\n  a: {kind: convret}\n", "jobs.a.kind: got 'convret'", "train.sft")
+        refused("jobs:\n  a: {kind: convret}\n", "jobs.a.kind: must be one of",
+                "got 'convret'", "train.sft")
         refused("jobs:\n  a:\n    kind: convert\n    from: ${NOBODY_SET_THIS}\n    to: hf\n",
-                "p.yaml:4: jobs.a.from: the environment variable NOBODY_SET_THIS is not set")
+                "p.yaml:4: jobs.a.from: environment variable NOBODY_SET_THIS is not set")
         refused("jobs:\n  a:\n    kind: convert\n    from: ${jobs.b.out}\n    to: hf\n",
-                "${jobs.b.out}: there is no job 'b'")
+                "${jobs.b.out}: the pipeline has no job 'b'")
         refused(f"jobs:\n  a: {{kind: convert, from: {self.model}, to: hf}}\n"
                 "  b:\n    kind: convert\n    from: ${jobs.a.oud}\n    to: hf\n",
                 "p.yaml:5", "did you mean ${jobs.a.out}?")
@@ -221,9 +222,9 @@ class Pipeline(PipelineCase):
         refused("jobs:\n  a: {kind: convert, from: nowhere, to: hf}\n", "nowhere", code=1)
         refused("jobs:\n  a: {kind: train.sft, stepz: 3}\n", "stepz: unknown key", "steps")
         refused("jobs:\n  a: {kind: load, model: m}\n  a: {kind: load, model: m}\n",
-                "p.yaml:3: jobs.a: there are two jobs of this name")
+                "p.yaml:3: jobs.a: two jobs have this name")
         refused("job:\n  a: {kind: load}\n", "'job': unknown key; did you mean jobs?")
-        refused("jobs: {a: {kind: load, model: m}}", "there is no job 'b'; did you mean a?",
+        refused("jobs: {a: {kind: load, model: m}}", "the pipeline has no job 'b'; did you mean a?",
                 words=["jobs.b.model=x"])
         refused("jobs: [", "p.yaml:1")
         self.assertFalse((self.path / "pipelines").exists())
@@ -328,7 +329,7 @@ class ServersJob(PipelineCase):
         self.server = self.serve("--model-root", str(self.root))
         job = self.ended(job_id)
         self.assertEqual(job["status"], "succeeded", job)
-        self.assertIn("goes on", self.log(job_id))
+        self.assertIn("resumes", self.log(job_id))
         self.assertIn("tiny", [model["id"] for model in
                                self.server.request("GET", "/v1/models")[2]["data"]])
 

@@ -73,9 +73,9 @@ class Tokenizer(unittest.TestCase):
         self.assertIn(f"{path}: decoder.type 'CTC' is not supported",
                       self.run_it("encode", "-t", path, "x", code=1))
         (self.folder / "tokenizer.model").write_bytes(b"\x0a\xff\xff\xff\xff\x07")
-        self.assertIn("tokenizer.model: byte 6 of the model holds a field of",
+        self.assertIn("tokenizer.model: byte 6 of the model contains a field of",
                       self.run_it("encode", "-t", self.folder / "tokenizer.model", "x", code=65))
-        self.assertIn("holds no tokenizer",
+        self.assertIn("has no tokenizer",
                       self.run_it("encode", "-t", self.folder / "..", "x", code=1))
         for text, name in (("7\n", "JSON string"), ("\"a\n", "JSON string")):
             self.assertIn(name, self.run_it("encode", "-t", self.words(), "--json-lines", text=text,

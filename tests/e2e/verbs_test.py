@@ -34,7 +34,7 @@ class Training(RunCase):
                                r"bits/byte [\d.]+\ntokens \d+\n$")
 
     def test_eval_says_what_it_misses(self):
-        self.assertIn("--data must name a text", self.tandem("eval", self.folder / "run/hf", code=2))
+        self.assertIn("--data is required", self.tandem("eval", self.folder / "run/hf", code=2))
         self.assertIn("has exported nothing yet",
                       self.tandem("eval", self.spec, "run_name=never", code=1))
         self.assertIn("nowhere.txt", self.tandem("eval", self.folder / "run/hf", "--data",
@@ -45,12 +45,12 @@ class Training(RunCase):
         self.assertRegex(keys, r"(?m)^train\.steps +optimiser steps")
         steps = self.tandem("config", "explain", "steps", self.spec)
         self.assertIn("train.steps: optimiser steps\n", steps)
-        self.assertIn(f"  here     4 ({self.spec}:6)\n", steps)
-        self.assertIn("  here     9 (command line)\n",
+        self.assertIn(f"  value    4 ({self.spec}:6)\n", steps)
+        self.assertIn("  value    9 (command line)\n",
                       self.tandem("config", "explain", "steps", self.spec, "steps=9"))
         self.assertIn("did you mean train.steps?",
                       self.tandem("config", "explain", "train.step", code=2))
-        self.assertIn("has no effect here", self.tandem("config", "explain", "hardware"))
+        self.assertIn("without effect here", self.tandem("config", "explain", "hardware"))
 
     def test_config_shows_where_values_come_from(self):
         child = self.folder / "child.yaml"
@@ -65,7 +65,7 @@ class Training(RunCase):
         self.assertIn("\n  steps: must be in [1",
                       self.tandem("train", child, "steps=0", code=2))
         (self.folder / "circle.yaml").write_text("base_config: circle.yaml\n")
-        self.assertIn("builds on itself", self.tandem("train", self.folder / "circle.yaml", code=2))
+        self.assertIn("is its own base", self.tandem("train", self.folder / "circle.yaml", code=2))
 
     def test_every_verb_is_in_the_readme(self):
         listed = self.tandem("--help").split("Subcommands:\n", 1)[1]
@@ -128,7 +128,7 @@ class Training(RunCase):
     def test_a_batch_beyond_the_machine_is_refused_with_the_plans_figures(self):
         said = self.tandem("train", self.spec, "run_name=huge", "per_device_batch_size=1000000",
                            code=1)
-        self.assertIn("What would fit", said)
+        self.assertIn("Changes that would fit", said)
         self.assertFalse((self.folder / "huge" / "checkpoints").exists())
 
     def test_a_preset_works_from_another_working_directory(self):
@@ -154,7 +154,7 @@ class Training(RunCase):
         self.assertIn("must be in [1",
                       self.tandem("profile", self.spec, "--sweep", "per_device_batch_size=1,0",
                                   code=2))
-        self.assertIn("a sweep is key=value",
+        self.assertIn("a sweep must be key=value",
                       self.tandem("profile", self.spec, "--sweep", "steps", code=2))
 
 

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/chat/chat_template.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/mapping_faults.h"
 #include "engine/model/model.h"
-#include "engine/model/random_model.h"
 #include "tests/support/adapters.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/model_harness.h"
@@ -62,10 +62,10 @@ class Gate {
 class EngineTest : public testing::Test {
  protected:
   EngineTest() {
-    RandomModelSpec spec;
-    spec.config = TinyLlamaConfig();
+    bench::RandomModelSpec spec;
+    spec.config = bench::TinyLlamaConfig();
     spec.with_tokenizer = true;
-    WriteRandomModel(spec, path());
+    bench::WriteRandomModel(spec, path());
     options_.threads = 1;
     options_.max_seqs = 4;
     options_.kv_cache_bytes = 8 << 20;

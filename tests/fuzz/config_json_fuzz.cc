@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
+#include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/family.h"
 #include "tests/fuzz/strangers_file.h"
 
 namespace {

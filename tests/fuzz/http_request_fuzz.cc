@@ -43,7 +43,8 @@ enum class Bodies { kKept, kDropped };
 
 // `pieces` gives the lengths of the cuts, one per byte, repeated. Empty: no cuts.
 Reading Read(std::string_view bytes, std::string_view pieces, Bodies bodies) {
-  RequestParser parser(SmallLimits());
+  const HttpOptions options = SmallLimits();
+  RequestParser parser(options);
   Reading reading;
   size_t n_pieces = 0;
   while (!bytes.empty()) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 
+#include "tests/house/text_of.h"
 #include "tests/support/paths.h"
 
 // training/SEEDS.md names the test of each promise; every named test must exist.
@@ -15,11 +16,6 @@ namespace tandem::tests {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string TextOf(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // "Suite.Name" of every TEST, TEST_F and TEST_P; "e2e/file.py test_name" of every Python test.
 std::set<std::string> TestsOfTheRepository() {
@@ -66,7 +62,7 @@ TEST(SeedTable, EveryTestItNamesExists) {
 // Every row of the inventory that is about training appears exactly once, itself or in a group.
 TEST(SeedTable, EveryRowStandsThereOnce) {
   const std::string table = TextOf(SourceDir() / "training/SEEDS.md");
-  static const std::regex kRow(R"(\n\| ([A-E]\d+(?:, [A-E]\d+)*) \|)");
+  static const std::regex kRow(R"(\n- ([A-E]\d+(?:, [A-E]\d+)*): )");
   std::multiset<std::string> rows;
   for (std::sregex_iterator it(table.begin(), table.end(), kRow), end; it != end; ++it) {
     const std::string cell = it->str(1);

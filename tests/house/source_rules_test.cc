@@ -70,6 +70,17 @@ TEST(SourceRules, NoSourceRunsACommandOrLoadsCode) {
 
 TEST(SourceRules, NoCheckIsAnAssert) { EXPECT_EQ(CallersOf({"assert"}), Names()); }
 
+// engine/base/attempt.h holds the borders that all rooms share.
+TEST(SourceRules, TheServerCatchesExceptionsOnlyAtSharedBorders) {
+  std::set<std::string> files;
+  ForEachLine([&](const std::string& file, const std::string& line) {
+    if (file.starts_with("server/") && line.find("} catch (") != std::string::npos) {
+      files.insert(file);
+    }
+  });
+  EXPECT_EQ(files, std::set<std::string>());
+}
+
 TEST(SourceRules, OnlyTheHubOpensConnections) {
   EXPECT_EQ(CallersOf({"connect", "async_connect"}), Names({"net_stream.cc"}));
 }

@@ -96,7 +96,7 @@ class SharedCache(HubCase):
             holder.stdin.close()
         _, log = process.communicate(timeout=harness.PATIENCE_S)
         self.assertEqual(process.returncode, 0, log)
-        self.assertIn("another process is fetching it", log)
+        self.assertIn("another process downloads this file", log)
         self.expect_snapshot(hub)
 
 

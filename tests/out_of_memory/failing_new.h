@@ -15,6 +15,8 @@ class FailAllocation {
 
   // True after the k-th allocation was requested and failed.
   bool has_failed() const;
+  // How many more allocations succeed before the k-th; 0 after it has failed.
+  int64_t allocations_left() const;
 };
 
 // Allocations of this thread neither count nor fail: for a test that observes other threads.

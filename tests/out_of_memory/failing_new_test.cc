@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -43,9 +44,12 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::fre
 
 namespace tandem::tests {
 
-FailAllocation::FailAllocation(int64_t k) { allocations_left = k; }
-FailAllocation::~FailAllocation() { allocations_left = 0; }
-bool FailAllocation::has_failed() const { return allocations_left <= 0; }
+FailAllocation::FailAllocation(int64_t k) { ::allocations_left = k; }
+FailAllocation::~FailAllocation() { ::allocations_left = 0; }
+bool FailAllocation::has_failed() const { return ::allocations_left <= 0; }
+int64_t FailAllocation::allocations_left() const {
+  return std::max<int64_t>(0, ::allocations_left - 1);
+}
 
 SpareThisThread::SpareThisThread() { is_spared = true; }
 SpareThisThread::~SpareThisThread() { is_spared = false; }
@@ -55,6 +59,7 @@ namespace {
 TEST(FailAllocationTest, TheKthAllocationFailsAndNoOther) {
   const FailAllocation failure(2);
   ::operator delete(::operator new(8));
+  EXPECT_EQ(failure.allocations_left(), 0);
   EXPECT_THROW(::operator delete(::operator new(8)), std::bad_alloc);
   EXPECT_TRUE(failure.has_failed());
   ::operator delete(::operator new(8));

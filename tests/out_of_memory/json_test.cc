@@ -12,20 +12,25 @@
 namespace tandem::server {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 const char* const kBody =
     R"({"messages":[{"role":"user","content":[{"type":"text","text":"a long enough text to be on the heap"}]},)"
     R"({"role":"assistant","content":"b","tool_calls":[[[],[{}],{"a":[1,2,[3]]}]]}],"n":1,"x":{"y":{"z":[]}}})";
 
+// Both kinds: objects that keep the order of their names, and objects that sort them.
+template <class Kind>
+class JsonOutOfMemoryTest : public testing::Test {};
+using Kinds = testing::Types<nlohmann::ordered_json, nlohmann::json>;
+TYPED_TEST_SUITE(JsonOutOfMemoryTest, Kinds);
+
 // Only allocations of this thread fail, including those of destructors.
-TEST(JsonOutOfMemoryTest, NoFailedAllocationEndsTheProgram) {
+TYPED_TEST(JsonOutOfMemoryTest, NoFailedAllocationEndsTheProgram) {
+  using Json = TypeParam;
   bool has_failed = true;
   int64_t k = 0;
   while (has_failed) {
     const tests::FailAllocation failure(++k);
     HasMemoryFor([&] {
-      const Json body = ParseJsonObject(kBody);
+      const Json body = Json::parse(kBody);
       Json copy = body;
       copy["more"] = Json::array({"an element that is on the heap too", copy});
       copy["messages"].clear();
@@ -35,14 +40,15 @@ TEST(JsonOutOfMemoryTest, NoFailedAllocationEndsTheProgram) {
   EXPECT_GT(k, 50);
 }
 
-TEST(JsonOutOfMemoryTest, DestroyingAValueAllocatesNothing) {
-  auto body = std::make_unique<Json>(ParseJsonObject(kBody));
+TYPED_TEST(JsonOutOfMemoryTest, DestroyingAValueAllocatesNothing) {
+  auto body = std::make_unique<TypeParam>(TypeParam::parse(kBody));
   const tests::FailAllocation failure(1);
   body.reset();
   EXPECT_FALSE(failure.has_failed());
 }
 
-TEST(JsonOutOfMemoryTest, AValueOfAnyDepthIsDestroyedWithoutRecursion) {
+TYPED_TEST(JsonOutOfMemoryTest, AValueOfAnyDepthIsDestroyedWithoutRecursion) {
+  using Json = TypeParam;
   Json value;
   for (int i = 0; i < 1'000'000; ++i) {
     Json outer = i % 2 == 0 ? Json::array() : Json::object();
@@ -55,6 +61,15 @@ TEST(JsonOutOfMemoryTest, AValueOfAnyDepthIsDestroyedWithoutRecursion) {
   }
   value = nullptr;
   EXPECT_TRUE(value.is_null());
+}
+
+TEST(RequestBodyOutOfMemoryTest, NoFailedAllocationOfItsParserEndsTheProgram) {
+  bool has_failed = true;
+  for (int64_t k = 1; has_failed; ++k) {
+    const tests::FailAllocation failure(k);
+    HasMemoryFor([&] { ParseJsonObject(kBody); });
+    has_failed = failure.has_failed();
+  }
 }
 
 }  // namespace

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "bench/models/random_model.h"
 #include "engine/io/json.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "tests/seams/packed_segments.h"
 #include "tests/support/adapters.h"
 #include "tests/support/families.h"
@@ -31,10 +31,10 @@ using training::Trainer;
 class RematTrainEqualsServe : public testing::TestWithParam<std::string> {
  protected:
   RematTrainEqualsServe() : pool_(2), ops_(engine::Kernels(), pool_) {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyModelConfig(GetParam());
+    bench::RandomModelSpec model;
+    model.config = bench::TinyModelConfig(GetParam());
     model.config.dropout = 0.1f;
-    engine::WriteRandomModel(model, base_);
+    bench::WriteRandomModel(model, base_);
     tests::WriteRandomAdapter(base_, 5, 3, dir_ / "before");
     segments_ = tests::Segments(model.config.vocab_size);
     batch_ = tests::Pack(segments_);

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "tests/support/adapters.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/families.h"
@@ -115,12 +115,12 @@ std::vector<GenerationRequest> Requests() {
 class S2LoadInvariance : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    RandomModelSpec spec;
-    spec.config = TinyModelConfig(GetParam().family);
+    bench::RandomModelSpec spec;
+    spec.config = bench::TinyModelConfig(GetParam().family);
     spec.seed = 7;
     spec.stored = DType::kF32;
     spec.with_tokenizer = true;
-    WriteRandomModel(spec, dir_.path() / "model");
+    bench::WriteRandomModel(spec, dir_.path() / "model");
     options_.dtype = GetParam().dtype;
     options_.block = GetParam().block;
     options_.kernels = GetParam().kernels;
@@ -271,10 +271,10 @@ INSTANTIATE_TEST_SUITE_P(Everywhere, S2Adapters, testing::ValuesIn(AdapterCases(
 // Keys and values of one adapter differ from those of another.
 TEST(S2AdapterCache, APrefixIsSharedWithinOneAdapterOnly) {
   const tests::TemporaryDir dir;
-  RandomModelSpec spec;
-  spec.config = TinyLlamaConfig();
+  bench::RandomModelSpec spec;
+  spec.config = bench::TinyLlamaConfig();
   spec.with_tokenizer = true;
-  WriteRandomModel(spec, dir.path() / "model");
+  bench::WriteRandomModel(spec, dir.path() / "model");
   EngineOptions options;
   options.threads = 1;
   const LoadedModel model = OpenModel(ModelDir::Open(dir.path() / "model"), options, "");
@@ -305,11 +305,11 @@ TEST(S2Window, ALongPromptFromTheCacheIsTheColdOne) {
   for (const char* family : {"mistral", "gemma3"}) {
     SCOPED_TRACE(family);
     const tests::TemporaryDir dir;
-    RandomModelSpec spec;
-    spec.config = TinyModelConfig(family);
+    bench::RandomModelSpec spec;
+    spec.config = bench::TinyModelConfig(family);
     spec.config.max_context_len = 2560;
     spec.with_tokenizer = true;
-    WriteRandomModel(spec, dir.path() / "model");
+    bench::WriteRandomModel(spec, dir.path() / "model");
     EngineOptions options;
     options.dtype = DType::kBF16;
     options.threads = 1;
@@ -355,10 +355,10 @@ TEST(S2Window, ALongPromptFromTheCacheIsTheColdOne) {
 // end, fork and cancel. All replies have one completion and one set of bits.
 TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
   const tests::TemporaryDir dir;
-  RandomModelSpec spec;
-  spec.config = TinyLlamaConfig();
+  bench::RandomModelSpec spec;
+  spec.config = bench::TinyLlamaConfig();
   spec.with_tokenizer = true;
-  WriteRandomModel(spec, dir.path() / "model");
+  bench::WriteRandomModel(spec, dir.path() / "model");
   EngineOptions options;
   options.dtype = DType::kBF16;
   options.threads = 2;

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/model.h"
-#include "engine/model/random_model.h"
 #include "engine/ops/matmul.h"
 #include "engine/tensor/bfloat16.h"
 #include "tests/support/model_harness.h"
@@ -86,10 +86,10 @@ void TouchWeights(const Model& model) {
 
 TEST(S3Sharing, TwoProcessesMapOnePackedFile) {
   const tests::TemporaryDir dir;
-  ModelConfig config = TinyLlamaConfig();
+  ModelConfig config = bench::TinyLlamaConfig();
   config.hidden_dim = 512;
   config.ffn_dim = 1024;
-  WriteRandomModel({.config = config}, dir.path() / "model");
+  bench::WriteRandomModel({.config = config}, dir.path() / "model");
   const std::filesystem::path cache = dir.path() / "cache";
   int to_child[2];
   int from_child[2];
@@ -131,7 +131,7 @@ TEST(S3Sharing, TwoProcessesMapOnePackedFile) {
 
 TEST(S3Sharing, InputGradientOfAFrozenWeightReadsTheServedPanels) {
   const tests::TemporaryDir dir;
-  WriteRandomModel({.config = TinyLlamaConfig()}, dir.path() / "model");
+  bench::WriteRandomModel({.config = bench::TinyLlamaConfig()}, dir.path() / "model");
   const ModelDir source = ModelDir::Open(dir.path() / "model");
   for (const KernelTable* table : RunnableKernelTables()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {

@@ -20,8 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
@@ -101,10 +101,10 @@ class TrainProcess {
 class ExactResume : public testing::Test {
  protected:
   ExactResume() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyLlamaConfig();
+    bench::RandomModelSpec model;
+    model.config = bench::TinyLlamaConfig();
     model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_.path() / "base");
+    bench::WriteRandomModel(model, dir_.path() / "base");
     std::ofstream text(dir_.path() / "train.txt");
     for (int i = 0; i < 50; ++i) {
       text << "Story " << i << ": the " << (i % 3 != 0 ? "dog" : "cat")

@@ -13,7 +13,7 @@
 namespace tandem::tests {
 
 void WriteRandomAdapter(const std::filesystem::path& model_dir, int64_t rank, uint32_t seed,
-                        const std::filesystem::path& dir) {
+                        const std::filesystem::path& dir, const std::string& module_path) {
   const std::string source = (model_dir / "config.json").string();
   const auto json =
       engine::ParseUntrustedJson(engine::ReadWholeFile(source, size_t{1} << 20), source);
@@ -21,6 +21,7 @@ void WriteRandomAdapter(const std::filesystem::path& model_dir, int64_t rank, ui
   const engine::ModelConfig config = family.parse_config(json, source);
   training::LoraOptions options;
   options.rank = rank;
+  options.module_path = module_path;
   options.alpha = 2.0 * static_cast<double>(rank);
   const std::vector<training::LoraTarget> targets =
       training::ChooseLoraTargets(options, family, config);

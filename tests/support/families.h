@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::tests {
 

@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <stop_token>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 #include "training/plan/plan.h"
@@ -32,10 +32,10 @@ constexpr const char* kTemplate =
 class DpoTest : public testing::Test {
  protected:
   DpoTest() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyModelConfig("gemma2");
+    bench::RandomModelSpec model;
+    model.config = bench::TinyModelConfig("gemma2");
     model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_ / "base");
+    bench::WriteRandomModel(model, dir_ / "base");
     std::ofstream(dir_ / "chat.jinja") << kTemplate;
     WriteRows("train.jsonl", 0, 18);
     WriteRows("eval.jsonl", 100, 5);
@@ -210,7 +210,7 @@ TEST_F(DpoTest, AStoppedRunGoesOnBitwiseAndTheReferenceStays) {
   events_.clear();
   Run(spec, "parts");
 
-  EXPECT_FALSE(Heard("under the weights of the beginning")) << "it was there";
+  EXPECT_FALSE(Heard("with the initial weights")) << "it was there";
   EXPECT_EQ(Bytes("parts/reference/train"), train);
   EXPECT_EQ(Bytes("parts/reference/eval"), eval);
   for (const char* field : {"learning/loss", "rewards/margins", "eval/avg_loss"}) {
@@ -260,15 +260,15 @@ TEST_F(DpoTest, OtherPairsAreARenewedReferenceAndOtherWeightsARefusal) {
   WriteRows("train.jsonl", 7, 20);
   events_.clear();
   Run(longer, "run");
-  EXPECT_TRUE(Heard("the pairs are others now"));
+  EXPECT_TRUE(Heard("the pairs have changed"));
 
-  engine::RandomModelSpec model;
-  model.config = engine::TinyModelConfig("gemma2");
+  bench::RandomModelSpec model;
+  model.config = bench::TinyModelConfig("gemma2");
   model.with_tokenizer = true;
   model.seed = 77;
   fs::remove_all(dir_ / "base");
-  engine::WriteRandomModel(model, dir_ / "base");
-  EXPECT_NE(Fault([&] { Run(Spec({"steps=12"}), "run"); }).find("began with other weights"),
+  bench::WriteRandomModel(model, dir_ / "base");
+  EXPECT_NE(Fault([&] { Run(Spec({"steps=12"}), "run"); }).find("started with different weights"),
             std::string::npos);
 }
 
@@ -335,7 +335,7 @@ TEST_F(DpoTest, BadRowsEndTheRunBeforeItsFirstStep) {
   EXPECT_FALSE(fs::exists(dir_ / "run" / "metrics.jsonl"));
   EXPECT_FALSE(fs::exists(dir_ / "run" / "reference"));
   Run(Spec({"steps=1", "data.on_bad_row=skip"}), "skipping");
-  EXPECT_TRUE(Heard("1 bad rows left out"));
+  EXPECT_TRUE(Heard("1 bad rows skipped"));
 }
 
 TEST_F(DpoTest, PairsAreShownWithBothAnswers) {
@@ -381,7 +381,7 @@ TEST_F(DpoTest, PreparedFilesAndPlainEvaluationAreRefused) {
               PrepareData(spec, LoadModelFiles(spec), pool, DataSplit::kTrain, dir_ / "x.tok");
             }).find("cannot be prepared"),
             std::string::npos);
-  EXPECT_NE(Fault([&] { EvaluateModel(spec, {}, {}); }).find("evaluated by their run"),
+  EXPECT_NE(Fault([&] { EvaluateModel(spec, {}, {}); }).find("does not support train.dpo"),
             std::string::npos);
 }
 
@@ -409,7 +409,7 @@ TEST_F(DpoTest, MaxTextsWordsMeanTheSame) {
 TEST_F(DpoTest, WhatCannotBeIsRefusedWithTheSpec) {
   const auto fault = [&](const std::string& word) { return Fault([&] { Spec({word}); }); };
 
-  EXPECT_NE(fault("dpo.algo=orpo").find("orpo is not available"), std::string::npos);
+  EXPECT_NE(fault("dpo.algo=orpo").find("orpo is not supported"), std::string::npos);
   EXPECT_NE(fault("dpo.algo=ipo").find("must be dpo"), std::string::npos);
   for (const char* word : {"dpo.beta=0", "dpo.beta=-1", "dpo.beta=1e9", "dpo.label_smoothing=0.5",
                            "dpo.label_smoothing=-0.1", "dpo.max_prompt_length=-1"}) {
@@ -417,18 +417,18 @@ TEST_F(DpoTest, WhatCannotBeIsRefusedWithTheSpec) {
   }
   EXPECT_NE(fault("dpo.max_prompt_length=64").find("must be less than data.max_target_length"),
             std::string::npos);
-  EXPECT_NE(fault("data.packing=concat_then_split").find("cut pairs apart"), std::string::npos);
-  EXPECT_NE(fault("data.overflow=split").find("cannot be split"), std::string::npos);
+  EXPECT_NE(fault("data.packing=concat_then_split").find("cuts pairs apart"), std::string::npos);
+  EXPECT_NE(fault("data.overflow=split").find("must not be split"), std::string::npos);
   EXPECT_NE(fault("data.turns=apart").find("data.turns"), std::string::npos);
-  EXPECT_NE(fault("data.format=messages").find("rows of preferences"), std::string::npos);
-  EXPECT_NE(fault("sft_train_on_completion_only=false").find("prompts cannot count"),
+  EXPECT_NE(fault("data.format=messages").find("must be auto, preference"), std::string::npos);
+  EXPECT_NE(fault("sft_train_on_completion_only=false").find("compares answers only"),
             std::string::npos);
   EXPECT_NE(Fault([&] {
               Spec({"kind=train.sft", "data.format=preference"});
-            }).find("are for kind train.dpo"),
+            }).find("need kind train.dpo"),
             std::string::npos);
   EXPECT_EQ(Spec({"kind=train.sft", "dpo.beta=0.2"}).notes.size(), 1u);
-  EXPECT_NE(Fault([&] { Run(Spec({"kind=train.sft"}), "sft"); }).find("kind train.dpo learns"),
+  EXPECT_NE(Fault([&] { Run(Spec({"kind=train.sft"}), "sft"); }).find("need kind train.dpo"),
             std::string::npos);
 }
 

@@ -9,9 +9,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/random_gguf.h"
 #include "tests/support/temporary_dir.h"
@@ -22,13 +22,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const std::vector<std::string> kSmallAdapter = {"lora.rank=1", "lora.module_path=q_proj"};
+
 class MergedRunTest : public testing::Test {
  protected:
   MergedRunTest() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyModelConfig("gemma2");
+    bench::RandomModelSpec model;
+    model.config = bench::TinyModelConfig("gemma2");
     model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_ / "base");
+    bench::WriteRandomModel(model, dir_ / "base");
     std::ofstream text(dir_ / "train.txt");
     for (int i = 0; i < 20; ++i) text << "the dog ran home\n<|endoftext|>\n";
   }
@@ -49,6 +51,26 @@ class MergedRunTest : public testing::Test {
                                       "resources: {threads: 1}\n",
                                       "spec", words),
                        context);
+  }
+
+  // Runs with enough space for the adapter and checkpoints, not for the model.
+  void ExpectNoSpaceForTheModel(std::vector<std::string> overrides) {
+    overrides.insert(overrides.end(), kSmallAdapter.begin(), kSmallAdapter.end());
+    signal(SIGXFSZ, SIG_IGN);
+    rlimit old{};
+    getrlimit(RLIMIT_FSIZE, &old);
+    const auto model = fs::file_size(dir_ / "base" / "model.safetensors");
+    const rlimit small{model - 1, old.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    try {
+      Run(overrides);
+      ADD_FAILURE() << "was not refused";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kIo);
+      EXPECT_NE(std::string(error.what()).find("model.safetensors"), std::string::npos)
+          << error.what();
+    }
+    setrlimit(RLIMIT_FSIZE, &old);
   }
 
   // The largest difference of logits over a few tokens, and the largest logit.
@@ -88,11 +110,14 @@ TEST_F(MergedRunTest, LeavesAdapterAndModelThatServeTheSame) {
   }
   EXPECT_NE(said_.find("merged model exported to"), std::string::npos);
 
-  // The export of a second run replaces it.
+  // The export of a second run replaces it and leaves nothing else behind.
+  const auto n_entries =
+      std::distance(fs::directory_iterator(dir_ / "job"), fs::directory_iterator());
   Run({"checkpoint.resume=false", "train.learning_rate=1e-2"});
   const auto again = Differ(outcome.model_dir, outcome.adapter_dir);
   EXPECT_LE(again.first, engine::MergeBound(engine::DType::kBF16) * again.second);
-  EXPECT_FALSE(fs::exists(dir_ / "job" / ".old-hf"));
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir_ / "job"), fs::directory_iterator()),
+            n_entries);
 }
 
 // An adapter trained on a quantised base is merged into the original weights.
@@ -119,25 +144,19 @@ TEST_F(MergedRunTest, AFileOfBlocksIsRefusedBeforeTheFirstStep) {
 }
 
 TEST_F(MergedRunTest, AFullDiskIsTheRunsErrorAndTheAdapterStays) {
-  signal(SIGXFSZ, SIG_IGN);
-  rlimit old{};
-  getrlimit(RLIMIT_FSIZE, &old);
-  // Enough space for the adapter and checkpoints, not for the model.
-  const auto model = fs::file_size(dir_ / "base" / "model.safetensors");
-  const rlimit small{model - 1, old.rlim_max};
-  setrlimit(RLIMIT_FSIZE, &small);
-  try {
-    Run({"lora.rank=1", "lora.module_path=q_proj"});
-    ADD_FAILURE() << "was not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_NE(std::string(error.what()).find("model.safetensors"), std::string::npos)
-        << error.what();
-  }
-  setrlimit(RLIMIT_FSIZE, &old);
+  ExpectNoSpaceForTheModel({});
 
   EXPECT_TRUE(fs::exists(dir_ / "job" / "adapter" / "adapter_model.safetensors"));
   EXPECT_FALSE(fs::exists(dir_ / "job" / "hf"));
+}
+
+TEST_F(MergedRunTest, AModelThatCannotBeWrittenLeavesTheEarlierOneInPlace) {
+  Run(kSmallAdapter);
+  const std::string before = Text(dir_ / "job" / "hf" / "model.safetensors");
+
+  ExpectNoSpaceForTheModel({"checkpoint.resume=false", "train.learning_rate=1e-2"});
+
+  EXPECT_EQ(Text(dir_ / "job" / "hf" / "model.safetensors"), before);
 }
 
 }  // namespace

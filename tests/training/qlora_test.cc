@@ -7,11 +7,11 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -174,14 +174,14 @@ TEST(QloraGradients, AreThoseOfTheValuesOfTheBlocks) {
 // Memory of a trainer on int4 weights: the base in blocks, four states of A and B, and the arena. A
 // bf16 copy of the base would add 3.5 times as much.
 TEST(QloraMemory, HoldsTheBaseInItsBlocksAndNothingOfItInBf16) {
-  engine::RandomModelSpec model;
-  model.config = engine::TinyLlamaConfig();
+  bench::RandomModelSpec model;
+  model.config = bench::TinyLlamaConfig();
   model.config.hidden_dim = 1024;
   model.config.ffn_dim = 2816;
   model.config.vocab_size = 300;
   model.config.n_layers = 2;
   const tests::TemporaryDir dir;
-  engine::WriteRandomModel(model, dir.path() / "base");
+  bench::WriteRandomModel(model, dir.path() / "base");
   ThreadPool pool(1);
   engine::OpsContext ops(engine::Kernels(), pool);
   const auto heap = [] {
@@ -293,9 +293,9 @@ TEST(QloraFiles, ASpecDecidesInWhatTheBaseIsHeld) {
 class LoraDropout : public testing::Test {
  protected:
   LoraDropout() : pool_(2), ops_(engine::Kernels(), pool_) {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyLlamaConfig();
-    engine::WriteRandomModel(model, dir_.path() / "base");
+    bench::RandomModelSpec model;
+    model.config = bench::TinyLlamaConfig();
+    bench::WriteRandomModel(model, dir_.path() / "base");
   }
   std::shared_ptr<const engine::Model> Base(DType dtype) {
     return engine::Model::Load(engine::ModelDir::Open(dir_.path() / "base"), {.dtype = dtype},

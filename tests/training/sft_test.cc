@@ -8,9 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <stop_token>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 #include "training/run/run.h"
@@ -29,10 +29,10 @@ constexpr const char* kTemplate =
 class SftTest : public testing::Test {
  protected:
   SftTest() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyModelConfig("gemma2");
+    bench::RandomModelSpec model;
+    model.config = bench::TinyModelConfig("gemma2");
     model.with_tokenizer = true;
-    engine::WriteRandomModel(model, dir_ / "base");
+    bench::WriteRandomModel(model, dir_ / "base");
     std::ofstream(dir_ / "chat.jinja") << kTemplate;
     std::ofstream rows(dir_ / "train.jsonl");
     for (int i = 0; i < 30; ++i) {
@@ -121,10 +121,11 @@ TEST_F(SftTest, WhatBecomesOfLongRowsIsAWarning) {
       << R"("},{"role":"assistant","content":"A dog."}]})"
       << "\n";
   const std::pair<const char*, const char*> fates[] = {
-      {"truncate_left", "only their ends are kept"},
-      {"drop", "left out"},
+      {"truncate_left", "truncated to their ends"},
+      {"drop", "skipped"},
       {"split", "split"},
-      {"truncate", "only their beginnings are kept (data.overflow); of 1 nothing that is learned"}};
+      {"truncate",
+       "truncated to their beginnings (data.overflow); skipped 1 without a trained token"}};
   for (const auto& [overflow, fate] : fates) {
     events_.clear();
     Run(Spec({"steps=1", std::string("data.overflow=") + overflow}), overflow);
@@ -190,7 +191,7 @@ TEST_F(SftTest, APreparedFileTrainsTheSame) {
   EXPECT_NE(fault({"data.turns=apart"}).find("turns '0', now '1'"), std::string::npos);
   std::ofstream(dir_ / "other.jinja") << kTemplate << " ";
   EXPECT_NE(fault({"model.chat_template=" + (dir_ / "other.jinja").string()})
-                .find("another chat template"),
+                .find("a different chat template"),
             std::string::npos);
 }
 
@@ -201,14 +202,14 @@ TEST_F(SftTest, BadRowsEndTheRunBeforeItsFirstStep) {
             std::string::npos);
   EXPECT_FALSE(fs::exists(dir_ / "run" / "metrics.jsonl"));
   Run(Spec({"steps=1", "data.on_bad_row=skip"}), "skipping");
-  EXPECT_TRUE(Heard("1 bad rows left out"));
+  EXPECT_TRUE(Heard("1 bad rows skipped"));
 }
 
 TEST_F(SftTest, RowsAreCheckedOnceAsLongAsNothingChanges) {
   const auto heard_after = [&](const std::vector<std::string>& words) {
     events_.clear();
     Run(Spec(words), "run");
-    return Heard("unchanged since an earlier start has checked them");
+    return Heard("unchanged since an earlier check");
   };
   EXPECT_FALSE(heard_after({"steps=1"}));
   EXPECT_TRUE(heard_after({"steps=2"}));

@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
 #include "tests/support/temporary_dir.h"
 #include "training/run/run.h"
 
@@ -22,8 +22,8 @@ namespace tandem::training {
 // train.txt has the text, and each run has its own folder.
 class TinyRunTest : public testing::Test {
  protected:
-  explicit TinyRunTest(engine::RandomModelSpec model = TinyLlama()) {
-    engine::WriteRandomModel(model, dir_.path() / "base");
+  explicit TinyRunTest(bench::RandomModelSpec model = TinyLlama()) {
+    bench::WriteRandomModel(model, dir_.path() / "base");
     std::ofstream text(dir_.path() / "train.txt");
     for (int i = 0; i < 40; ++i) {
       text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i
@@ -31,9 +31,9 @@ class TinyRunTest : public testing::Test {
     }
   }
 
-  static engine::RandomModelSpec TinyLlama() {
-    engine::RandomModelSpec model;
-    model.config = engine::TinyLlamaConfig();
+  static bench::RandomModelSpec TinyLlama() {
+    bench::RandomModelSpec model;
+    model.config = bench::TinyLlamaConfig();
     model.with_tokenizer = true;
     return model;
   }

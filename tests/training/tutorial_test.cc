@@ -7,9 +7,9 @@
 #include <fstream>
 #include <span>
 
+#include "bench/models/random_model.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/sha256.h"
-#include "engine/model/random_model.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
 #include "training/run/run.h"
@@ -22,10 +22,10 @@ namespace fs = std::filesystem;
 class TutorialTest : public testing::Test {
  protected:
   TutorialTest() {
-    engine::RandomModelSpec tokenizer;
-    tokenizer.config = engine::TinyMiniGptConfig();
+    bench::RandomModelSpec tokenizer;
+    tokenizer.config = bench::TinyMiniGptConfig();
     tokenizer.with_tokenizer = true;
-    engine::WriteRandomModel(tokenizer, dir_ / "tokenizer");
+    bench::WriteRandomModel(tokenizer, dir_ / "tokenizer");
     std::ofstream stories(dir_ / "stories.txt"), plays(dir_ / "plays.txt");
     for (int i = 0; i < 60; ++i) {
       stories << "The little " << (i % 2 != 0 ? "dog" : "cat") << " ran home and was happy.\n"

@@ -31,7 +31,7 @@ GGUF_TYPES = ("f32", "f16", "bf16", "q8_0")
 # Messages for models that MaxText's tree or GGUF's readers cannot hold.
 REFUSALS = {
     ("maxtext", "gemma-3 text, full layers first, scaled rope"): "in MaxText's order of layers it is the other way",
-    ("maxtext", "llama tied, 5:1 heads of 14, biases"): "its tree has no place for",
+    ("maxtext", "llama tied, 5:1 heads of 14, biases"): "the parameter tree has no counterpart for",
     ("gguf", "qwen2 untied, window 19 from layer 2"): "a sliding window, which architecture 'qwen2' of GGUF cannot",
     ("gguf", "gemma-2, 4:2 heads of 26, caps, window 13"): "'query_pre_attn_scalar' other than 26, which",
     ("gguf", "gemma-2 without caps"): "no 'attn_logit_softcapping', which architecture 'gemma2' of GGUF cannot",

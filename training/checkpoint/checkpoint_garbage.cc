@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
@@ -54,9 +55,9 @@ std::string LeftoverKind(const fs::path& path) {
   const std::string name = path.filename().string();
   if (name.starts_with(kTrashMark)) return "was being deleted";
   const size_t mark = name.find(".tmp-");
-  if (mark != std::string::npos && mark > 0) return "left by a writer that was killed";
+  if (mark != std::string::npos && mark > 0) return "left by a killed writer";
   if (name.ends_with(".part") && fs::is_regular_file(path / "conversion.json")) {
-    return "left by a conversion that was killed";
+    return "left by a killed conversion";
   }
   return "";
 }
@@ -75,12 +76,8 @@ int64_t BestStep(const fs::path& newest) {
 // deleted.
 fs::path NewestValid(const std::vector<fs::path>& steps) {
   for (const fs::path& step : steps) {
-    try {
-      VerifyCheckpoint(step);
-      return step;
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kUnsupported) return step;
-    }
+    const auto error = ErrorOf([&] { VerifyCheckpoint(step); });
+    if (!error || error->code() == ErrorCode::kUnsupported) return step;
   }
   return {};
 }
@@ -102,7 +99,7 @@ void Remove(const fs::path& path) {
 
 GarbageResult CollectGarbage(const fs::path& given, const GarbageOptions& options) {
   if (!fs::is_directory(given)) {
-    throw Error(ErrorCode::kNotFound, given.string() + " is no directory")
+    throw Error(ErrorCode::kNotFound, given.string() + " is not a directory")
         .WithReason("path_not_found");
   }
   const fs::path dir = fs::is_directory(given / "checkpoints") ? given / "checkpoints" : given;
@@ -127,7 +124,7 @@ GarbageResult CollectGarbage(const fs::path& given, const GarbageOptions& option
     if (stays) {
       result.kept.push_back(steps[i]);
     } else {
-      result.removed.push_back({steps[i], BytesBelow(steps[i]), "is older than those to keep"});
+      result.removed.push_back({steps[i], BytesBelow(steps[i]), "older than the steps to keep"});
     }
   }
   std::sort(result.removed.begin(), result.removed.end(),

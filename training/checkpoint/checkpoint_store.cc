@@ -10,11 +10,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
+#include "engine/base/disk_full.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/io/mapped_file.h"
+#include "engine/io/posix_file.h"
 #include "engine/io/sha256.h"
 
 namespace tandem::training {
@@ -90,13 +93,13 @@ FoundCheckpoint VerifyCheckpoint(const fs::path& dir) {
       engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxManifestBytes), source);
   if (!manifest.is_object() ||
       engine::JsonStringOr(manifest, "format", "", source) != "tandem-checkpoint") {
-    throw Error(ErrorCode::kDataLoss, source + ": not a checkpoint manifest");
+    throw Error(ErrorCode::kDataLoss, source + ": is not a checkpoint manifest");
   }
   const int64_t version = engine::JsonInt(manifest, "version", 0, INT64_MAX, source);
   if (version != kVersion) {
-    throw Error(ErrorCode::kUnsupported, source + ": checkpoint format version " +
-                                             std::to_string(version) + ", this program reads " +
-                                             std::to_string(kVersion));
+    throw Error(ErrorCode::kUnsupported,
+                source + ": has checkpoint format version " + std::to_string(version) +
+                    "; this program reads version " + std::to_string(kVersion));
   }
   FoundCheckpoint found;
   found.dir = dir;
@@ -122,12 +125,7 @@ CheckpointStore::CheckpointStore(fs::path dir, int64_t keep, std::function<int64
     if (IsLitter(entry.path())) fs::remove_all(entry.path(), failed);
   }
   if (!free_bytes_) {
-    free_bytes_ = [this] {
-      std::error_code unknown;
-      const uintmax_t free = fs::space(dir_, unknown).available;
-      constexpr auto kMost = static_cast<uintmax_t>(INT64_MAX);
-      return static_cast<int64_t>(unknown ? kMost : std::min(free, kMost));
-    };
+    free_bytes_ = [this] { return engine::FreeDiskBytes(dir_); };
   }
 }
 
@@ -152,7 +150,8 @@ void CheckpointStore::CheckRoom(const CheckpointContents& contents) const {
   const int64_t free = free_bytes_();
   if (free >= bytes) return;
   throw Error(ErrorCode::kIo, dir_.string() + ": a checkpoint needs " + std::to_string(bytes) +
-                                  " bytes, the disk has room for " + std::to_string(free));
+                                  " bytes, but the disk has only " + std::to_string(free) + " free")
+      .WithReason(kDiskFullReason);
 }
 
 // Afterwards the replaced directory is at `next`, as litter.
@@ -231,12 +230,11 @@ void CheckpointStore::DeleteOld() const {
 std::optional<FoundCheckpoint> CheckpointStore::FindNewest(
     const std::function<void(const std::string& what)>& warn) const {
   for (const fs::path& step : Steps()) {
-    try {
-      return VerifyCheckpoint(step);
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kUnsupported) throw;
-      warn("checkpoint " + step.filename().string() + " is not usable: " + error.what());
-    }
+    std::optional<FoundCheckpoint> found;
+    const auto error =
+        ErrorOtherThan({ErrorCode::kUnsupported}, [&] { found = VerifyCheckpoint(step); });
+    if (found) return found;
+    warn("checkpoint " + step.filename().string() + " is not usable: " + error->what());
   }
   return std::nullopt;
 }

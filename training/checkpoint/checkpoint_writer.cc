@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 
@@ -11,10 +12,7 @@ namespace tandem::training {
 bool CopyTensors(CheckpointContents::TensorFile& file, std::vector<AlignedBuffer>* copies) {
   for (engine::NamedTensor& tensor : file.tensors) {
     AlignedBuffer copy;
-    try {
-      copy = AlignedBuffer(tensor.view.bytes());
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kUnavailable) throw;
+    if (ErrorOf({ErrorCode::kUnavailable}, [&] { copy = AlignedBuffer(tensor.view.bytes()); })) {
       return false;
     }
     if (copy.size() > 0) std::memcpy(copy.data(), tensor.view.data, copy.size());
@@ -33,11 +31,7 @@ void CheckpointWriter::Start(CheckpointSnapshot snapshot) {
   done_ = false;
   thread_ = std::thread([this, taken = std::move(snapshot)]() mutable {
     result_ = {taken.contents.step, {}, nullptr};
-    try {
-      result_.dir = store_.Save(taken.contents);
-    } catch (...) {  // Take returns it
-      result_.failure = std::current_exception();
-    }
+    result_.failure = FaultOf([&] { result_.dir = store_.Save(taken.contents); });
     taken = {};  // frees its memory before done_ is visible
     done_ = true;
   });

@@ -42,10 +42,10 @@ bool ReadWeight(const Json& message, const std::string& role, const std::string&
   const auto weight = message.find("weight");
   if (weight == message.end() || weight->is_null()) return role == "assistant";
   if (!weight->is_number() || (*weight != 0 && *weight != 1)) {
-    ThrowAt(at + ".weight", "must be 0 or 1, is " + Quoted(weight->dump(), 40));
+    ThrowAt(at + ".weight", "must be 0 or 1, got " + Quoted(weight->dump(), 40));
   }
   if (role != "assistant") {
-    ThrowAt(at + ".weight", "is for messages of the assistant, this is the " + role + "'s");
+    ThrowAt(at + ".weight", "is only allowed on messages of the assistant, not of the " + role);
   }
   return *weight == 1;
 }
@@ -57,7 +57,8 @@ std::shared_ptr<const Json> CheckTools(const Json* given) {
   if (tools->is_string()) {
     const std::string text = tools->get<std::string>();
     if (text.find_first_not_of(" \t\r\n") == std::string::npos) return nullptr;
-    *tools = engine::ParseUntrustedJson(text, "tools");
+    *tools =
+        engine::ParseUntrustedJson(text, "tools", engine::JsonLimits{.keep_wide_integers = true});
   }
   if (!tools->is_array()) ThrowAt("tools", "must be a list");
   if (tools->empty()) return nullptr;
@@ -82,7 +83,11 @@ std::shared_ptr<const Json> CheckTools(const Json* given) {
 Conversation ParseConversation(const Json& messages, const Json* tools, const std::string& field,
                                bool developer_as_system, LastMessage last) {
   if (!messages.is_array()) ThrowAt(field, "must be a list of messages");
-  if (messages.empty()) ThrowAt(field, "has no message");
+  if (messages.empty()) ThrowAt(field, "must have at least one message");
+  if (messages.size() > engine::kMaxMessages) {
+    ThrowAt(field, "has " + std::to_string(messages.size()) + " messages, and a chat may have " +
+                       std::to_string(engine::kMaxMessages) + ": split it into several chats");
+  }
   Json normalized = engine::NormalizeMessages(
       messages, {.path = field, .developer_as_system = developer_as_system});
   Conversation chat;
@@ -95,14 +100,13 @@ Conversation ParseConversation(const Json& messages, const Json* tools, const st
     speaks = speaks || role == "assistant";
   }
   if (last == LastMessage::kAssistant) {
-    if (!speaks) ThrowAt(field, "has no message of the assistant, so there is nothing to learn");
-    if (messages.back().at("role") != "assistant") {
+    if (!speaks) ThrowAt(field, "has no message of the assistant, so it has nothing to learn");
+    if (!engine::IsString(messages.back().at("role"), "assistant")) {
       ThrowAt(field, "must end with a message of the assistant, ends with one of the " +
                          messages.back().at("role").get<std::string>());
     }
     if (std::find(chat.learned.begin(), chat.learned.end(), true) == chat.learned.end()) {
-      ThrowAt(field,
-              "has weight 0 on every message of the assistant, so there is nothing to learn");
+      ThrowAt(field, "has weight 0 on every message of the assistant, so it has nothing to learn");
     }
   }
   chat.messages = std::make_shared<const Json>(std::move(normalized));

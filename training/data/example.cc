@@ -78,7 +78,7 @@ Example ParsePromptCompletion(const Json& row, const ExampleOptions& options) {
   }
   if (prompt.is_array() || completion.is_array()) {
     Throw(Quoted(options.columns[0], 40),
-          "and the completion must both be texts, or both messages");
+          "and the completion must both be texts or both be messages");
   }
   const std::string& question = Text(prompt, options.columns[0]);
   const std::string& answer = Said(completion, options.columns[1]);
@@ -92,7 +92,8 @@ Example ParsePromptCompletion(const Json& row, const ExampleOptions& options) {
 
 // Converts the text of a function_call, {"name", "arguments"}.
 Json ToolCall(const std::string& text, const std::string& at) {
-  const Json call = engine::ParseUntrustedJson(text, at);
+  const Json call =
+      engine::ParseUntrustedJson(text, at, engine::JsonLimits{.keep_wide_integers = true});
   if (!call.is_object() || !call.contains("name") || !call.contains("arguments")) {
     Throw(at, "must be the JSON text of an object with name and arguments");
   }
@@ -122,7 +123,7 @@ Json ShareGptMessage(const Json& turn, const std::string& at) {
   } else {
     const auto role = roles.find(from);
     if (role == roles.end()) {
-      Throw(at + ".from", "must be human, gpt, system, tool, function_call or observation, is " +
+      Throw(at + ".from", "must be human, gpt, system, tool, function_call or observation, got " +
                               Quoted(from, 40));
     }
     message = {{"role", role->second}, {"content", value}};

@@ -45,9 +45,9 @@ Example ParseExample(const nlohmann::ordered_json& row, const ExampleOptions& op
 // Parses a row in a format of preferences. Both answers share the prompt and must differ.
 Example ParsePreference(const nlohmann::ordered_json& row, const ExampleOptions& options);
 
-// Parses a list of messages. Learns every assistant message except those of weight 0. `tools` may
-// be null, an array, or JSON text of one. With LastMessage::kAnyone the list may be a prompt, whose
-// last message need not be the assistant's.
+// Parses a list of at most engine::kMaxMessages. Learns every assistant message except those of
+// weight 0. `tools` may be null, an array, or JSON text of one. With LastMessage::kAnyone the list
+// may be a prompt, whose last message need not be the assistant's.
 enum class LastMessage { kAssistant, kAnyone };
 Conversation ParseConversation(const nlohmann::ordered_json& messages,
                                const nlohmann::ordered_json* tools, const std::string& field,

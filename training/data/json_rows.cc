@@ -151,13 +151,14 @@ nlohmann::ordered_json JsonRows::Read(int64_t i) const {
   const Row row = Find(i);
   if (row.text.size() > kMaxRowBytes) {
     throw Error(ErrorCode::kInvalidArgument, "has " + std::to_string(row.text.size()) +
-                                                 " bytes, at most " + std::to_string(kMaxRowBytes) +
-                                                 " are read");
+                                                 " bytes, the limit is " +
+                                                 std::to_string(kMaxRowBytes));
   }
-  nlohmann::ordered_json json = engine::ParseUntrustedJson(row.text, "JSON");
+  nlohmann::ordered_json json =
+      engine::ParseUntrustedJson(row.text, "JSON", engine::JsonLimits{.keep_wide_integers = true});
   if (!json.is_object()) {
     throw Error(ErrorCode::kInvalidArgument,
-                std::string("must be a JSON object, is ") + json.type_name());
+                std::string("must be a JSON object, got ") + json.type_name());
   }
   return json;
 }

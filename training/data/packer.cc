@@ -105,9 +105,9 @@ void Packer::Fill(size_t wanted) {
 
     if (too_long && Cuts(Overflow::kError)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "a sample has " + std::to_string(length) + " tokens and a row only " +
+                  "a sample has " + std::to_string(length) + " tokens, but a row holds only " +
                       std::to_string(options_.max_sequence) +
-                      "; choose overflow truncate, truncate_left, drop or split");
+                      "; set data.overflow to truncate, truncate_left, drop or split");
     }
     if (too_long && (Cuts(Overflow::kTruncate) || Cuts(Overflow::kTruncateLeft))) ++truncated_;
     const bool drop = too_long && Cuts(Overflow::kDrop);
@@ -120,9 +120,8 @@ void Packer::Fill(size_t wanted) {
     }
     dropped_ += drop ? 1 : 0;
     if (++fruitless_ > options_.n_samples) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "no sample has a token to train on that fits into a row of " +
-                      std::to_string(options_.row_length));
+      throw Error(ErrorCode::kInvalidArgument, "no sample has a trained token within a row of " +
+                                                   std::to_string(options_.row_length));
     }
     made_.erase(state_.pending.back());
     state_.pending.pop_back();

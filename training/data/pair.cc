@@ -20,7 +20,7 @@ void CutPrompt(int64_t max_tokens, Sample* sample) {
 Sample JoinPair(Sample chosen, Sample rejected, int64_t max_prompt_tokens) {
   if (chosen.tokens == rejected.tokens) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the two answers are the same tokens, so neither is preferred");
+                "the two answers have the same tokens, so neither is preferred");
   }
   if (max_prompt_tokens > 0) {
     CutPrompt(max_prompt_tokens, &chosen);

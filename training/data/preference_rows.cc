@@ -34,7 +34,7 @@ std::string RoleOf(const Json& message) {
 
 Json Messages(const Json& value, const std::string& field) {
   if (!value.is_array()) Throw(field, "must be a list of messages");
-  if (value.empty()) Throw(field, "has no message");
+  if (value.empty()) Throw(field, "must have at least one message");
   return value;
 }
 
@@ -42,7 +42,7 @@ Json Messages(const Json& value, const std::string& field) {
 Example ChatOf(const Json& prompt, const Answer& answer, const Json* tools, const Json* extra,
                const ExampleOptions& options) {
   if (RoleOf(answer.messages.front()) != "assistant") {
-    Throw(answer.field + "[0]", "must be a message of the assistant: the answer to the prompt");
+    Throw(answer.field + "[0]", "must be a message of the assistant, the answer to the prompt");
   }
   // Parses the answer alone first, so that faults name its own messages.
   ParseConversation(answer.messages, nullptr, answer.field, options.developer_as_system,
@@ -116,7 +116,8 @@ Example PairOfWholeTexts(const std::string& chosen, const std::string& rejected,
   const std::string b = rejected.substr(end);
   for (size_t k = 0; k < 2; ++k) {
     if (!IsBlank(k == 0 ? a : b)) continue;
-    Throw(Quoted(options.columns[k], 40), "says nothing that the other answer does not begin with");
+    Throw(Quoted(options.columns[k], 40),
+          "is a prefix of the other answer, so neither is preferred");
   }
   return PairOfTexts(chosen.substr(0, end), a, b, options);
 }
@@ -130,7 +131,7 @@ Example PairOfWholeChats(const Json& chosen, const Json& rejected, const Json& r
   const size_t most = std::min(chosen.size(), rejected.size());
   while (shared < most && chosen[shared] == rejected[shared]) ++shared;
   if (shared == chosen.size() || shared == rejected.size()) {
-    Throw(Quoted(second, 40), "is the same as " + Quoted(first, 40) + " or its beginning");
+    Throw(Quoted(second, 40), "is equal to " + Quoted(first, 40) + " or its prefix");
   }
   if (shared == 0) {
     Throw(Quoted(second, 40),
@@ -140,8 +141,8 @@ Example PairOfWholeChats(const Json& chosen, const Json& rejected, const Json& r
   for (const auto& [chat, name] : {std::pair(&chosen, &first), std::pair(&rejected, &second)}) {
     if (RoleOf((*chat)[shared]) != "assistant") {
       Throw(*name + at,
-            "is where the chats begin to differ, and no message of the assistant: the "
-            "prompt must be the same");
+            "is the first difference of the chats but not a message of the assistant: the prompt "
+            "must be the same");
     }
   }
   const auto part = [](const Json& chat, size_t from, size_t to) {
@@ -185,7 +186,7 @@ Example ParseChosenRejected(const Json& row, const ExampleOptions& options) {
   }
   if (chosen.is_string() != rejected.is_string()) {
     Throw(Quoted(options.columns[0], 40),
-          "and " + Quoted(options.columns[1], 40) + " must both be texts, or both messages");
+          "and " + Quoted(options.columns[1], 40) + " must both be texts or both be messages");
   }
   if (chosen.is_string() && (prompt == nullptr || prompt->is_string())) {
     if (prompt == nullptr) {

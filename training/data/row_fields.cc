@@ -27,7 +27,7 @@ const Json& Column(const Json& row, const std::string& column) {
 
 const std::string& Text(const Json& value, const std::string& column) {
   if (!value.is_string()) {
-    Throw(Quoted(column, 40), std::string("must be a text, is ") + value.type_name());
+    Throw(Quoted(column, 40), std::string("must be a text, got ") + value.type_name());
   }
   return value.get_ref<const std::string&>();
 }
@@ -43,7 +43,7 @@ bool IsBlank(const std::string& text) {
 
 const std::string& Said(const Json& value, const std::string& column) {
   const std::string& text = Text(value, column);
-  if (IsBlank(text)) Throw(Quoted(column, 40), "is empty, so there is nothing to learn");
+  if (IsBlank(text)) Throw(Quoted(column, 40), "is empty, so it has nothing to learn");
   return text;
 }
 

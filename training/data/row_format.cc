@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 
@@ -94,8 +95,8 @@ std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::stri
     }
     throw Error(ErrorCode::kInvalidArgument,
                 "data.columns: the format " + std::string(known.name) + " has the columns " +
-                    names + ", of which the first " + std::to_string(known.needed) +
-                    " are needed; got " + std::to_string(given.size()));
+                    names + ", and needs the first " + std::to_string(known.needed) + "; got " +
+                    std::to_string(given.size()));
   }
   std::vector<std::string> columns = given;
   // Alpaca's usual order is instruction, input, output.
@@ -114,19 +115,16 @@ RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& colu
   std::string fault;
   for (int64_t i = 0; i < std::min(rows.size(), kRowsLookedAt); ++i) {
     Json row;
-    try {
-      row = rows.Read(i);
-    } catch (const Error& error) {  // the check of all rows reports it with its number
-      if (fault.empty()) fault = rows.Where(i) + ": " + error.what();
+    // The check of all rows reports every bad row.
+    if (const auto error = ErrorOf([&] { row = rows.Read(i); })) {
+      if (fault.empty()) fault = rows.Where(i) + ": " + error->what();
       continue;
     }
     const auto format = columns.empty() ? FormatOf(row, kind) : FormatOf(row, columns, kind);
     if (format) return *format;
     if (kind == RowKind::kExamples && (row.contains("chosen") || FormatOf(row, RowKind::kPairs))) {
       throw Error(ErrorCode::kInvalidArgument,
-                  rows.name() +
-                      ": rows of preferences (chosen, rejected) are no examples to "
-                      "imitate; kind train.dpo learns from them");
+                  rows.name() + ": preference rows (chosen, rejected) need kind train.dpo");
     }
     if (seen.empty()) {
       size_t n = 0;
@@ -140,9 +138,9 @@ RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& colu
     throw Error(ErrorCode::kDataLoss, rows.name() + ": no row can be read; " + fault);
   }
   const std::string wanted = kind == RowKind::kPairs ? "format of pairs" : "format";
-  throw Error(ErrorCode::kInvalidArgument, rows.name() + ": no known " + wanted +
-                                               " among the columns " + seen +
-                                               "; name it with data.format and data.columns");
+  throw Error(ErrorCode::kInvalidArgument, rows.name() + ": the columns " + seen +
+                                               " match no known " + wanted +
+                                               "; set data.format and data.columns");
 }
 
 }  // namespace tandem::training

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "training/data/pair.h"
@@ -11,8 +12,12 @@
 namespace tandem::training {
 namespace {
 
-// Rows checked together: enough for the workers, few enough to hold their tokens in memory.
+// Rows checked together by several threads: enough for them, few enough to hold their tokens in
+// memory. One thread checks one row at a time.
 constexpr int64_t kRowsAtOnce = 512;
+// Tokens of all samples of a row with one sample per answer. Their number is quadratic in the
+// number of answers.
+constexpr int64_t kMaxTokensApart = 16 << 20;
 
 bool IsLong(const Sample& sample, const RowOptions& options) {
   return options.max_tokens > 0 && LongestSequence(sample) > options.max_tokens;
@@ -42,6 +47,7 @@ struct RowSource::Checked {
   std::vector<Sample> samples;
   bool is_apart = false;  // each sample is one answer
   std::string fault;      // empty: the row is good
+  bool is_cancelled = false;
 };
 
 RowSource::RowSource(std::shared_ptr<const RowFile> rows,
@@ -57,14 +63,15 @@ std::unique_ptr<RowSource> RowSource::Open(std::shared_ptr<const RowFile> rows,
   const std::string& name = source->rows_->name();
   if (report->bad_rows > 0 && options.on_bad_row == OnBadRow::kError) {
     throw Error(ErrorCode::kDataLoss,
-                report->BadRows(name) + "\nmend them, or leave them out with data.on_bad_row=skip");
+                report->BadRows(name) + "\nfix them, or skip them with data.on_bad_row=skip");
   }
   if (source->size() == 0) {
     throw Error(ErrorCode::kDataLoss,
-                name + ": no sample to train on is left of " + std::to_string(report->rows) +
-                    " rows (" + std::to_string(report->bad_rows) + " bad; of the samples " +
-                    std::to_string(report->over_length) + " longer than a row, " +
-                    std::to_string(report->zero_loss) + " truncated to nothing that is learned)" +
+                name + ": none of " + std::to_string(report->rows) +
+                    " rows gives a sample to train on (" + std::to_string(report->bad_rows) +
+                    " bad rows; " + std::to_string(report->over_length) +
+                    " samples longer than a row, " + std::to_string(report->zero_loss) +
+                    " without a trained token after truncation)" +
                     (report->bad_rows > 0 ? "\n" + report->BadRows(name) : ""));
   }
   return source;
@@ -82,13 +89,17 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
   *report = {};
   report->rows = rows_->size();
   std::vector<Checked> checked;
-  for (int64_t from = 0; from < rows_->size(); from += kRowsAtOnce) {
-    const int64_t n = std::min(kRowsAtOnce, rows_->size() - from);
+  const int64_t at_once = pool.n_threads() == 1 ? 1 : kRowsAtOnce;
+  for (int64_t from = 0; from < rows_->size(); from += at_once) {
+    const int64_t n = std::min(at_once, rows_->size() - from);
     checked.assign(static_cast<size_t>(n), {});
     pool.ParallelFor(n, [&](int64_t i, int) {
       if (!IsCancelled()) checked[static_cast<size_t>(i)] = Check(from + i);
     });
-    if (IsCancelled()) throw Error(ErrorCode::kCancelled, rows_->name() + ": check cancelled");
+    if (IsCancelled() || std::any_of(checked.begin(), checked.end(),
+                                     [](const Checked& row) { return row.is_cancelled; })) {
+      throw Error(ErrorCode::kCancelled, rows_->name() + ": check cancelled");
+    }
     for (int64_t i = 0; i < n; ++i) {
       Count(from + i, checked[static_cast<size_t>(i)], report, visit);
     }
@@ -98,18 +109,20 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
 
 bool RowSource::IsCancelled() const { return options_.is_cancelled && options_.is_cancelled(); }
 
-// Catches, which is rare here: a bad row is a finding, and the check collects all of them.
+// A bad row is a finding: the check collects all of them.
 RowSource::Checked RowSource::Check(int64_t row) const {
   Checked checked;
-  try {
+  const auto error = ErrorOf([&] {
     MakeAll(row, &checked);
     for (const Sample& sample : checked.samples) {
       if (options_.overflow != Overflow::kError || !IsLong(sample, options_)) continue;
       checked.fault = "has " + std::to_string(LongestSequence(sample)) +
-                      " tokens, and a row holds " + std::to_string(options_.max_tokens);
+                      " tokens, but a row holds only " + std::to_string(options_.max_tokens);
     }
-  } catch (const Error& error) {
-    checked.fault = error.what();
+  });
+  if (error) {
+    checked.fault = error->what();
+    checked.is_cancelled = error->code() == ErrorCode::kCancelled;
   }
   return checked;
 }
@@ -184,8 +197,17 @@ void RowSource::MakeAll(int64_t row, Checked* checked) const {
     }
   }
   checked->is_apart = true;
-  const auto n = static_cast<int32_t>(LearnedMessages(example.chat).size());
-  for (int32_t turn = 0; turn < n; ++turn) checked->samples.push_back(MakeTurn(example, turn));
+  const std::vector<size_t> learned = LearnedMessages(example.chat);
+  int64_t n_tokens = 0;
+  for (const size_t message : learned) {
+    checked->samples.push_back(encoder_->EncodeChat(UpTo(example.chat, message)));
+    n_tokens += std::ssize(checked->samples.back().tokens);
+    if (n_tokens <= kMaxTokensApart) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "one sample for each of its " + std::to_string(learned.size()) +
+                    " answers makes more than " + std::to_string(kMaxTokensApart) +
+                    " tokens: split the chat into several rows");
+  }
 }
 
 Sample RowSource::Encode(const Example& example) const {

@@ -26,6 +26,7 @@ struct RowOptions {
   Overflow overflow = Overflow::kSplit;
   bool keep_lengths = false;  // lengths and hashes of all samples, for statistics: 12 bytes each
   // Open calls it before each row, from any thread of its pool. True ends Open with kCancelled.
+  // EncoderOptions::is_cancelled also ends Open, within a row.
   std::function<bool()> is_cancelled = {};
 };
 

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/io/json.h"
 
 namespace tandem::training {
 
@@ -55,6 +56,24 @@ Thought ThoughtOf(const Json& message, bool newline) {
   return {std::string(thought), std::string(rest.substr(0, rest.size() - TrimLeft(rest).size()))};
 }
 
+// Size of all texts of a value, plus a share for each value. Levels of JSON are few, so it
+// recurses.
+int64_t BytesOf(const Json& value) {
+  constexpr int64_t kPerValue = 16;
+  int64_t n = kPerValue;
+  if (value.is_string()) return n + std::ssize(value.get_ref<const std::string&>());
+  for (auto inner = value.begin(); value.is_structured() && inner != value.end(); ++inner) {
+    n += BytesOf(*inner) + (value.is_object() ? std::ssize(inner.key()) : 0);
+  }
+  return n;
+}
+
+int64_t BytesOf(const Json& messages, size_t n_messages) {
+  int64_t n = 0;
+  for (size_t i = 0; i < n_messages; ++i) n += BytesOf(messages[i]);
+  return n;
+}
+
 bool StartsWith(const std::vector<TokenId>& ids, const std::vector<TokenId>& beginning) {
   return ids.size() >= beginning.size() &&
          std::equal(beginning.begin(), beginning.end(), ids.begin());
@@ -93,8 +112,21 @@ bool SampleEncoder::developer_as_system() const {
   return !chat_template_ || !chat_template_->Mentions("developer");
 }
 
+void SampleEncoder::Account(int64_t n_bytes) const {
+  if (options_.is_cancelled && options_.is_cancelled(n_bytes)) {
+    throw Error(ErrorCode::kCancelled, "encoding of the chat cancelled");
+  }
+}
+
+std::vector<TokenId> SampleEncoder::Tokens(std::string_view text,
+                                           const std::vector<engine::TextRange>& client) const {
+  Account(std::ssize(text));
+  return tokenizer_.EncodeMixed(text, client);
+}
+
 SampleEncoder::Rendered SampleEncoder::Render(const Conversation& chat, size_t n_messages,
                                               bool generation_prompt) const {
+  if (options_.is_cancelled) Account(BytesOf(*chat.messages, n_messages));
   engine::RenderInput input;
   Json part;
   input.messages = chat.messages.get();
@@ -114,6 +146,7 @@ SampleEncoder::Rendered SampleEncoder::Render(const Conversation& chat, size_t n
       chat_template_->Render(input, has_blocks_ ? &out.generations : nullptr);
   out.text = engine::JoinPieces(pieces);
   out.client = engine::ClientRanges(pieces);
+  Account(std::ssize(out.text));
   return out;
 }
 
@@ -121,13 +154,13 @@ std::vector<SampleEncoder::Span> SampleEncoder::SpansOfBlocks(const Conversation
                                                               const Rendered& whole) const {
   std::vector<size_t> answers;
   for (size_t i = 0; i < chat.messages->size(); ++i) {
-    if ((*chat.messages)[i].at("role") == "assistant") answers.push_back(i);
+    if (engine::IsString((*chat.messages)[i].at("role"), "assistant")) answers.push_back(i);
   }
   const size_t n = whole.generations.size();
   if (n != answers.size()) {
     Throw(answers.front(), "the chat template has " + std::to_string(n) +
-                               " {% generation %} blocks here for " +
-                               std::to_string(answers.size()) + " messages of the assistant");
+                               " {% generation %} blocks for " + std::to_string(answers.size()) +
+                               " messages of the assistant");
   }
   std::vector<Span> spans;
   for (size_t k = 0; k < n; ++k) {
@@ -189,7 +222,7 @@ SampleEncoder::Rendered SampleEncoder::RenderWhole(const Conversation& chat) con
 std::optional<size_t> SampleEncoder::FindAnswers(const Conversation& chat, const Rendered& whole,
                                                  std::vector<Span>* answers) const {
   for (const size_t i : LearnedMessages(chat)) {
-    if (i == 0) Throw(i, "a chat cannot begin with an answer that is learned: nothing asks for it");
+    if (i == 0) Throw(i, "a chat must not start with a learned answer; set its weight to 0");
     const std::string prompt = Render(chat, i, true).text;
     const bool is_last = i + 1 == chat.learned.size();
     const std::string answer = is_last ? whole.text : Render(chat, i + 1, false).text;
@@ -197,9 +230,9 @@ std::optional<size_t> SampleEncoder::FindAnswers(const Conversation& chat, const
       const Conversation alone = UpTo(chat, i);
       if (RenderWhole(alone).text.starts_with(prompt)) return i;
       Throw(i,
-            "the chat template does not begin an answer as it asks for one (its rendering is not "
-            "a continuation of the generation prompt), so what the model says is not known; mark "
-            "it with {% generation %} in a template of your own (model.chat_template)");
+            "the chat template renders this answer differently from a continuation of the "
+            "generation prompt, so its tokens are unknown; mark answers with {% generation %} in "
+            "your own template (model.chat_template)");
     }
     if (!whole.text.starts_with(answer)) return i;
     answers->push_back({prompt.size(), answer.size(), i});
@@ -214,11 +247,11 @@ size_t SampleEncoder::TokensBefore(size_t offset, const Rendered& whole,
   if (offset == whole.text.size()) return ids.size();
   const std::vector<engine::TextRange> client = engine::RangesWithin(whole.client, 0, offset);
   const std::vector<TokenId> before =
-      tokenizer_.EncodeMixed(std::string_view(whole.text).substr(0, offset), client);
+      Tokens(std::string_view(whole.text).substr(0, offset), client);
   if (!StartsWith(ids, before)) {
     Throw(message,
-          "the answer and the text beside it share a token, so neither could be trained without "
-          "the other; remove white space from the answer's ends, or give the message weight 0");
+          "the answer and adjacent text share a token; remove white space from the answer's ends, "
+          "or set the message's weight to 0");
   }
   return before.size();
 }
@@ -239,7 +272,7 @@ void SampleEncoder::Train(const Span& span, const Rendered& whole, Sample* sampl
     while (last > begin && IsSpace(sample->tokens[last - 1])) --last;
     if (last > begin && tokenizer_.IsSpecial(sample->tokens[last - 1])) end = last;
   }
-  if (begin >= end) Throw(span.message, "the chat template writes nothing of this answer");
+  if (begin >= end) Throw(span.message, "the chat template writes no text for this answer");
   std::fill(sample->trained.begin() + static_cast<std::ptrdiff_t>(begin),
             sample->trained.begin() + static_cast<std::ptrdiff_t>(end), uint8_t{1});
 }
@@ -247,9 +280,9 @@ void SampleEncoder::Train(const Span& span, const Rendered& whole, Sample* sampl
 // Returns the first answer that the template rewrites, if any; the sample is then incomplete.
 std::optional<size_t> SampleEncoder::EncodeInto(const Conversation& chat, Sample* sample) const {
   if (!chat_template_) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "the model has no chat template, which chats need: name a file with "
-                "model.chat_template");
+    throw Error(
+        ErrorCode::kFailedPrecondition,
+        "the model has no chat template, which chats need: set model.chat_template to a file");
   }
   const Rendered whole = RenderWhole(chat);
   std::vector<Span> answers;
@@ -258,7 +291,7 @@ std::optional<size_t> SampleEncoder::EncodeInto(const Conversation& chat, Sample
   } else if (options_.completion_only) {
     if (const auto rewritten = FindAnswers(chat, whole, &answers)) return rewritten;
   }
-  sample->Append(tokenizer_.EncodeMixed(whole.text, whole.client), !options_.completion_only);
+  sample->Append(Tokens(whole.text, whole.client), !options_.completion_only);
   for (const Span& answer : answers) Train(answer, whole, sample);
   // A model that never sees an end never stops.
   size_t last = sample->tokens.size();
@@ -280,9 +313,8 @@ Sample SampleEncoder::EncodeChat(const Conversation& chat) const {
   if (const auto rewritten = EncodeInto(chat, &sample)) {
     Throw(*rewritten,
           "the chat template writes this answer differently when more messages follow, so one "
-          "sample cannot hold all answers as the model gives them; set data.turns=auto, which "
-          "makes a sample of each answer, or mark the answers with {% generation %} in a template "
-          "of your own (model.chat_template)");
+          "sample cannot hold all answers; set data.turns=auto for one sample per answer, or mark "
+          "answers with {% generation %} in your own template (model.chat_template)");
   }
   return sample;
 }

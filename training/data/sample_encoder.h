@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/chat/chat_template.h"
@@ -12,6 +15,10 @@
 
 namespace tandem::training {
 
+// Increase this whenever the same rows produce other tokens or masks than before. Prepared files
+// and records of checked rows carry it, so that a run never mixes two encodings.
+inline constexpr int kEncoderVersion = 3;
+
 struct EncoderOptions {
   bool completion_only = true;  // false: every token is trained
   std::optional<TokenId> bos;   // before plain texts; chats get theirs from the template
@@ -19,6 +26,10 @@ struct EncoderOptions {
   std::string bos_text;         // the template's bos_token, in training as in serving
   std::string eos_text;
   int64_t now_unix_s = 0;  // time that templates see, fixed so that samples stay the same
+  // Called before and after each rendering of a chat and before each tokenisation, on any thread,
+  // with the bytes of the messages or the text. True ends the call with kCancelled. A chat takes
+  // two renderings and two tokenisations per answer.
+  std::function<bool(int64_t n_bytes)> is_cancelled = {};
 };
 
 // How the answers of a chat become samples.
@@ -81,6 +92,10 @@ class SampleEncoder {
     size_t end = 0;
     size_t message = 0;
   };
+  // Throws kCancelled if is_cancelled says so.
+  void Account(int64_t n_bytes) const;
+  std::vector<TokenId> Tokens(std::string_view text,
+                              const std::vector<engine::TextRange>& client) const;
   Rendered Render(const Conversation& chat, size_t n_messages, bool generation_prompt) const;
   // The text to tokenise.
   Rendered RenderWhole(const Conversation& chat) const;

@@ -126,13 +126,13 @@ void CheckComplete(const std::vector<fs::path>& files) {
       throw Error(ErrorCode::kInvalidArgument,
                   file.string() + ": expected shard " + std::to_string(expected) + " of " +
                       std::to_string(*count) +
-                      " here; are all files of the split in one version there?");
+                      "; put all files of one version of the split in the directory");
     }
     ++expected;
   }
   if (count && expected != *count) {
     throw Error(ErrorCode::kInvalidArgument,
-                files.back().string() + ": the shards behind it are missing, there are " +
+                files.back().string() + ": the next shards are missing; the directory has " +
                     std::to_string(expected) + " of " + std::to_string(*count));
   }
 }
@@ -144,10 +144,9 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
     if (fs::is_directory(folder / inner)) AddSplitsOf(folder / inner, splits);
   }
   if (splits.empty()) {
-    throw Error(ErrorCode::kNotFound,
-                folder.string() +
-                    ": there is no file of rows in this directory (.parquet, .jsonl, "
-                    ".ndjson, .json)");
+    throw Error(
+        ErrorCode::kNotFound,
+        folder.string() + ": the directory has no file of rows (.parquet, .jsonl, .ndjson, .json)");
   }
   std::string names;
   for (const auto& [name, files] : splits) {
@@ -156,13 +155,13 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
   if (split.empty() && splits.size() > 1) {
     throw Error(ErrorCode::kInvalidArgument,
                 folder.string() +
-                    ": it has several splits, name one (data.train_split, data.eval_split): " +
+                    ": has several splits; set data.train_split or data.eval_split to one of " +
                     Quoted(names, 400));
   }
   const auto found = split.empty() ? splits.begin() : splits.find(split);
   if (found == splits.end()) {
-    throw Error(ErrorCode::kInvalidArgument, folder.string() + ": it has no split " +
-                                                 Quoted(split) + ", but " + Quoted(names, 400));
+    throw Error(ErrorCode::kInvalidArgument, folder.string() + ": has no split " + Quoted(split) +
+                                                 "; its splits are " + Quoted(names, 400));
   }
   CheckComplete(found->second);
   return found->second;
@@ -197,9 +196,10 @@ fs::path OutOfCache(const fs::path& folder) {
   if (!main.empty() && fs::is_directory(snapshots / main)) return snapshots / main;
   const std::vector<fs::path> versions = Entries(snapshots);
   if (versions.size() == 1) return versions.front();
-  throw Error(ErrorCode::kNotFound,
-              snapshots.string() + ": it has " + std::to_string(versions.size()) +
-                  " versions of the data set and refs/main names none of them; name one");
+  throw Error(
+      ErrorCode::kNotFound,
+      snapshots.string() + ": has " + std::to_string(versions.size()) +
+          " versions of the data set and refs/main names none of them; give the path of one");
 }
 
 std::vector<fs::path> PartsOfList(const fs::path& path) {
@@ -231,23 +231,22 @@ void CheckOneKind(const fs::path& path, const std::vector<fs::path>& files) {
   throw Error(ErrorCode::kInvalidArgument,
               path.string() + ": only some of the files are Parquet (" +
                   files.front().filename().string() + " … " + files.back().filename().string() +
-                  "); name those of one kind with a pattern");
+                  "); select one kind with a pattern");
 }
 
 std::vector<fs::path> OfOne(const fs::path& path, const std::string& split) {
   if (fs::is_directory(path)) return OfDirectory(OutOfCache(path), split);
   if (!split.empty() && fs::exists(path)) {
     throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" + Quoted(split) +
-                                                 ") is of a directory, and this is none");
+                                                 ") needs a directory, and this is a file");
   }
   // A file may have any name; a path is a pattern only if no such file exists.
   if (fs::exists(path)) return {path};
   if (HasAny(path.filename(), kPatternMarks)) return OfPattern(path);
-  std::string what = path.string() + ": there is no such file or directory";
+  std::string what = path.string() + ": no such file or directory";
   if (LooksLikeHubName(path)) {
-    what += "; if it is a data set of the hub, fetch it with `hf download " + path.string() +
-            " --repo-type dataset` (tandem pull fetches models) and run this again, or name the "
-            "directory it is in";
+    what += "; if it is a data set of the hub, download it with `hf download " + path.string() +
+            " --repo-type dataset` (tandem pull downloads models only), or give its directory";
   }
   throw Error(ErrorCode::kNotFound, what);
 }

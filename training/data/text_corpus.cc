@@ -53,19 +53,19 @@ TextCorpus TextCorpus::Open(const std::filesystem::path& path, std::string_view 
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
     throw Error(ErrorCode::kDataLoss,
-                corpus.name_ + ": the file is binary, or UTF-16, and no text");
+                corpus.name_ + ": the file is binary or UTF-16; convert it to UTF-8 text");
   }
   corpus.samples_ = SplitAtDelimiterLines(text, delimiter);
   if (corpus.samples_.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, corpus.name_ + ": no text to train on");
+    throw Error(ErrorCode::kInvalidArgument, corpus.name_ + ": has no text to train on");
   }
   for (size_t i = 0; i < corpus.samples_.size(); ++i) {
     const size_t size = corpus.samples_[i].size();
     if (size <= kMaxSampleBytes) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 corpus.name_ + ": text " + std::to_string(i + 1) + " has " + std::to_string(size) +
-                    " bytes, at most " + std::to_string(kMaxSampleBytes) +
-                    " are one sample; put lines of data.delimiter between samples");
+                    " bytes, and the limit of a sample is " + std::to_string(kMaxSampleBytes) +
+                    "; put lines of data.delimiter between samples");
   }
   return corpus;
 }

@@ -38,7 +38,13 @@ Int Load(const std::byte* at) {
 }
 
 [[noreturn]] void Broken(const std::string& name, const std::string& what) {
-  throw Error(ErrorCode::kDataLoss, name + ": " + what + "; prepare it anew");
+  throw Error(ErrorCode::kDataLoss, name + ": " + what + "; prepare it again");
+}
+
+// Prepared files without the field are of version 1.
+int64_t EncoderVersionOf(const ordered_json& options) {
+  const auto version = options.is_object() ? options.find("encoder_version") : options.end();
+  return version == options.end() || !version->is_number_integer() ? 1 : version->get<int64_t>();
 }
 
 size_t Padded(size_t bytes) { return RoundUp<size_t>(bytes, kAlign); }
@@ -118,7 +124,7 @@ void TokWriter::Finish() {
   header += text;
   if (header.size() + sizeof(uint32_t) > kHeaderBytes) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the options of the data take more than a header holds");
+                "the data options do not fit into the header of a prepared file");
   }
   header.resize(kHeaderBytes - sizeof(uint32_t), ' ');
   const uint32_t crc = engine::Crc32c(0, Bytes(header.data(), header.size()));
@@ -154,15 +160,16 @@ std::unique_ptr<TokFile> TokFile::Open(const fs::path& path, const TokIdentity& 
 
 void TokFile::ReadHeader(const std::string& name) {
   const std::span<const std::byte> bytes = file_->bytes();
-  if (bytes.size() < kHeaderBytes) Broken(name, "a prepared file without its header");
+  if (bytes.size() < kHeaderBytes) Broken(name, "the prepared file has no complete header");
   const size_t sealed = kHeaderBytes - sizeof(uint32_t);
   const auto version = Load<uint32_t>(bytes.data() + kMagic.size());
   if (engine::Crc32c(0, bytes.first(sealed)) != Load<uint32_t>(bytes.data() + sealed)) {
     Broken(name, "the header of the prepared file is damaged");
   }
   if (version != kVersion) {
-    throw Error(ErrorCode::kUnsupported, name + ": version " + std::to_string(version) +
-                                             " of prepared files is not known; prepare it anew");
+    throw Error(ErrorCode::kUnsupported,
+                name + ": version " + std::to_string(version) +
+                    " of prepared files is not supported; prepare it again");
   }
   const size_t begin = kMagic.size() + sizeof kVersion;
   const ordered_json json = engine::ParseUntrustedJson(
@@ -181,7 +188,7 @@ void TokFile::ReadHeader(const std::string& name) {
   const size_t offsets_at = mask_at + Padded((n + 7) / 8);
   if (bytes.size() != offsets_at + (static_cast<size_t>(n_samples_) + 1) * sizeof(uint64_t)) {
     Broken(name, "the prepared file has " + std::to_string(bytes.size()) +
-                     " bytes, which is not what its header says");
+                     " bytes, which contradicts its header");
   }
   tokens_ = bytes.data() + kHeaderBytes;
   mask_ = bytes.data() + mask_at;
@@ -195,13 +202,20 @@ void TokFile::ReadHeader(const std::string& name) {
 void TokFile::CheckIdentity(const TokIdentity& identity, const std::string& name) const {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorCode::kInvalidArgument,
-                name + ": was prepared " + what + "; run `tandem data prepare` anew");
+                name + ": was prepared " + what + "; run `tandem data prepare` again");
   };
-  if (identity.tokenizer_sha256 != identity_.tokenizer_sha256) refuse("with another tokenizer");
-  if (identity.template_sha256 != identity_.template_sha256) refuse("with another chat template");
+  if (identity.tokenizer_sha256 != identity_.tokenizer_sha256) refuse("with a different tokenizer");
+  if (identity.template_sha256 != identity_.template_sha256)
+    refuse("with a different chat template");
   if (identity.options == identity_.options) return;
   const ordered_json now = ordered_json::parse(identity.options);
   const ordered_json then = engine::ParseUntrustedJson(identity_.options, name);
+  const int64_t version = EncoderVersionOf(now);
+  const int64_t its_version = EncoderVersionOf(then);
+  if (its_version != version) {
+    refuse("by a program that encodes rows differently (encoder_version " +
+           std::to_string(its_version) + ", now " + std::to_string(version) + ")");
+  }
   std::string differences;
   for (const auto& [key, value] : now.items()) {
     const ordered_json was = then.is_object() ? then.value(key, ordered_json()) : ordered_json();
@@ -209,14 +223,14 @@ void TokFile::CheckIdentity(const TokIdentity& identity, const std::string& name
     differences += (differences.empty() ? "" : ", ") + key + " " + Quoted(was.dump(), 60) +
                    ", now " + Quoted(value.dump(), 60);
   }
-  refuse("with other options (" + differences + ")");
+  refuse("with different options (" + differences + ")");
 }
 
 // Checks the contents: the CRC does not detect a wrong file of another program.
 void TokFile::CheckBody(const std::string& name) const {
   uint64_t before = Offset(0);
   if (before != 0 || Offset(n_samples_) != static_cast<uint64_t>(n_tokens_)) {
-    Broken(name, "the samples of the prepared file do not fill it");
+    Broken(name, "the samples of the prepared file do not cover it");
   }
   for (int64_t i = 1; i <= n_samples_; ++i) {
     if (Offset(i) < before) Broken(name, "the samples of the prepared file overlap");
@@ -225,8 +239,8 @@ void TokFile::CheckBody(const std::string& name) const {
   for (int64_t t = 0; t < n_tokens_; ++t) {
     const int64_t id = is_wide_ ? Load<TokenId>(tokens_ + t * 4) : Load<uint16_t>(tokens_ + t * 2);
     if (id < 0 || id >= identity_.vocab_size) {
-      Broken(name, "the prepared file has token " + std::to_string(id) + " of a vocabulary of " +
-                       std::to_string(identity_.vocab_size));
+      Broken(name, "the prepared file has token " + std::to_string(id) +
+                       ", beyond its vocabulary of " + std::to_string(identity_.vocab_size));
     }
   }
 }

@@ -27,12 +27,12 @@ bool IsConv(const engine::WeightSpec& spec) {
 // Compares an expression of lora.module_path with every name of a module.
 class Matcher {
  public:
-  Matcher(const std::string& expression, bool full_match, std::string_view family)
+  Matcher(const std::string& expression, bool full_match, const engine::FamilySpec& family)
       : matches_all_(expression.empty()),
         full_match_(full_match),
         family_(family),
         pattern_("lora.module_path", expression) {}
-  Matcher(const LoraOptions& options, std::string_view family)
+  Matcher(const LoraOptions& options, const engine::FamilySpec& family)
       : Matcher(options.module_path, options.full_match, family) {}
 
   bool Matches(const std::string& path) const {
@@ -51,7 +51,7 @@ class Matcher {
  private:
   const bool matches_all_;
   const bool full_match_;
-  const std::string_view family_;
+  const engine::FamilySpec& family_;
   const NamePattern pattern_;
 };
 
@@ -119,14 +119,14 @@ std::string MeantBy(const std::string& branch, const std::string& alone, const L
                     const engine::FamilySpec& family, const std::vector<std::string>& paths,
                     const std::vector<std::string>& nearest) {
   if (options.full_match) {
-    if (const int64_t n = Matcher(alone, false, family.name).Count(paths); n > 0) {
+    if (const int64_t n = Matcher(alone, false, family).Count(paths); n > 0) {
       const bool is_whole = branch == alone;
       return " as its whole path (lora.match: full), but " + Layers(n) +
              " as a part of it: " + (is_whole ? "write \"" + branch + ".*\" or set" : "set") +
              " lora.match: search";
     }
   }
-  return "; the nearest are called " + Joined(nearest);
+  return "; the nearest names are " + Joined(nearest);
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
   for (const PatternBranch& branch : BranchesOf(options.module_path)) {
     if (branch.last <= dead_until) continue;
     const std::string text = options.module_path.substr(branch.first, branch.last - branch.first);
-    const Matcher matcher(branch.alone, options.full_match, family.name);
+    const Matcher matcher(branch.alone, options.full_match, family);
     // An alternative that matches embeddings or the head is not unmatched; TargetsPassedOver
     // reports it.
     if (matcher.Count(matrices) > 0) {
@@ -173,8 +173,8 @@ void RefuseUnmatched(const LoraOptions& options, const engine::FamilySpec& famil
   std::string text;
   for (const std::string& sentence : unmatched) text += (text.empty() ? "" : "; ") + sentence;
   throw Error(ErrorCode::kInvalidArgument,
-              "lora.module_path: of \"" + options.module_path + "\" " + text +
-                  "; lora.unmatched: note goes on without what matches nothing");
+              "lora.module_path: in \"" + options.module_path + "\" " + text +
+                  "; set lora.unmatched: note to ignore alternatives without a match");
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
   const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
-  const Matcher matcher(options, family.name);
+  const Matcher matcher(options, family);
   std::vector<LoraTarget> targets;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!linear[i] || !matcher.Matches(engine::ModulePath(specs[i]))) continue;
@@ -199,7 +199,7 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   if (!passed_over.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "lora.module_path: \"" + options.module_path + "\" matches only " +
-                    Joined(passed_over) + ", which can have no adapter; the nearest are called " +
+                    Joined(passed_over) + ", which cannot have an adapter; the nearest names are " +
                     Joined(NearestNames(WithoutSigns(options.module_path), specs, linear)));
   }
   std::vector<std::string> paths;
@@ -219,7 +219,7 @@ std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
   if (options.module_path.empty()) return names;
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
-  const Matcher matcher(options, family.name);
+  const Matcher matcher(options, family);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = engine::ModulePath(specs[i]);
     const bool matrix = specs[i].kind != engine::WeightKind::kVector;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/adapter/lora_adapter.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "training/lora/lora_options.h"
 #include "training/program/program.h"
 

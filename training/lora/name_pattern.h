@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 
 namespace tandem::training {
@@ -26,12 +27,11 @@ class NamePattern {
  private:
   template <class Action>
   bool Guarded(const Action& action) const {
-    try {
-      return action();
-    } catch (const std::regex_error& error) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  key_ + ": \"" + text_ + "\" is no regular expression: " + error.what());
-    }
+    bool result = false;
+    const auto error = ExceptionOf<std::regex_error>([&] { result = action(); });
+    if (!error) return result;
+    throw Error(ErrorCode::kInvalidArgument,
+                key_ + ": \"" + text_ + "\" is not a valid regular expression: " + error->what());
   }
 
   std::string key_;

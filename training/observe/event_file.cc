@@ -1,26 +1,21 @@
 #include "training/observe/event_file.h"
 
-#include <array>
 #include <bit>
 #include <cstring>
+#include <span>
+
+#include "engine/io/crc32c.h"
 
 namespace tandem::training {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::array<uint32_t, 256> MakeCrcTable() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
-    table[i] = crc;
-  }
-  return table;
-}
-
 // TFRecord stores rotated checksums, so that data that contains checksums can be checksummed.
-uint32_t Masked(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; }
+uint32_t MaskedCrc(std::string_view bytes) {
+  const uint32_t crc = engine::Crc32c(0, std::as_bytes(std::span(bytes)));
+  return (crc >> 15 | crc << 17) + 0xa282ead8u;
+}
 
 template <class T>
 void PutRaw(std::string* out, T value) {
@@ -121,13 +116,6 @@ bool DecodeSummary(std::string_view bytes, TensorBoardEvent* event) {
 
 }  // namespace
 
-uint32_t Crc32c(std::string_view bytes) {
-  static constexpr std::array<uint32_t, 256> kTable = MakeCrcTable();
-  uint32_t crc = ~0u;
-  for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<uint8_t>(c)) & 255];
-  return ~crc;
-}
-
 // Event: wall_time = 1, step = 2, file_version = 3, summary = 5.
 std::string EncodeEvent(const TensorBoardEvent& event) {
   std::string out;
@@ -168,9 +156,9 @@ bool DecodeEvent(std::string_view bytes, TensorBoardEvent* event) {
 std::string FrameRecord(std::string_view payload) {
   std::string out;
   PutRaw(&out, static_cast<uint64_t>(payload.size()));
-  PutRaw(&out, Masked(Crc32c(out)));
+  PutRaw(&out, MaskedCrc(out));
   out.append(payload);
-  PutRaw(&out, Masked(Crc32c(payload)));
+  PutRaw(&out, MaskedCrc(payload));
   return out;
 }
 
@@ -179,10 +167,10 @@ bool TakeRecord(std::string_view* file, std::string_view* payload) {
   constexpr size_t kTail = 4;
   if (file->size() < kHead + kTail) return false;
   const auto size = GetRaw<uint64_t>(*file);
-  if (GetRaw<uint32_t>(file->substr(8)) != Masked(Crc32c(file->substr(0, 8)))) return false;
+  if (GetRaw<uint32_t>(file->substr(8)) != MaskedCrc(file->substr(0, 8))) return false;
   if (size > file->size() - kHead - kTail) return false;
   const std::string_view found = file->substr(kHead, size);
-  if (GetRaw<uint32_t>(file->substr(kHead + size)) != Masked(Crc32c(found))) return false;
+  if (GetRaw<uint32_t>(file->substr(kHead + size)) != MaskedCrc(found)) return false;
   *payload = found;
   file->remove_prefix(kHead + size + kTail);
   return true;

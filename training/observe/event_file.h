@@ -10,9 +10,6 @@
 // because only a few fields of two messages are in use.
 namespace tandem::training {
 
-// CRC-32C: the Castagnoli polynomial, as in iSCSI.
-uint32_t Crc32c(std::string_view bytes);
-
 // The fields of tensorflow.Event that we read and write.
 struct TensorBoardEvent {
   double wall_time = 0;

@@ -36,10 +36,10 @@ using engine::OpsContext;
 
 constexpr int64_t kQueryBlock = 128;
 // Keys per product dS K: panels of K are packed in chunks of this many keys.
-constexpr int64_t kKeyChunk = 128;
+constexpr int64_t kKeyTile = 128;
 
 int64_t BlocksOf(const Segment& segment) {
-  return (segment.n_rows + engine::kKvBlockTokens - 1) / engine::kKvBlockTokens;
+  return (segment.n_rows + engine::kTokensPerBlock - 1) / engine::kTokensPerBlock;
 }
 
 template <class T>
@@ -123,7 +123,7 @@ struct BackwardBuffers {
 
   BackwardBuffers(Carver& carver, int64_t keys, int64_t dim, int64_t padded_dim) {
     const int64_t dim_lanes = RoundUp(dim, kLanes);
-    const int64_t chunked_keys = RoundUp(keys, kKeyChunk);
+    const int64_t chunked_keys = RoundUp(keys, kKeyTile);
     key_panels = carver.Take<T>(keys * padded_dim);
     value_panels = carver.Take<T>(keys * padded_dim);
     key_columns = carver.Take<T>(chunked_keys * dim_lanes);
@@ -182,10 +182,10 @@ struct BackwardTask {
     PackRows(Row(v, segment.first_row, kv_head * dim), v.stride, segment.n_rows, dim, padded_dim,
              b.value_panels);
     const int64_t dim_lanes = RoundUp(dim, kLanes);
-    for (int64_t first = 0; first < segment.n_rows; first += kKeyChunk) {
+    for (int64_t first = 0; first < segment.n_rows; first += kKeyTile) {
       ops.kernels().typed<T>().pack_rows({.x = key_rows + first * k.stride,
                                           .ldx = k.stride,
-                                          .rows = std::min(kKeyChunk, segment.n_rows - first),
+                                          .rows = std::min(kKeyTile, segment.n_rows - first),
                                           .cols = dim,
                                           .out = b.key_columns + first * dim_lanes});
     }
@@ -221,7 +221,7 @@ struct BackwardTask {
     // Causal attention needs no later keys, and no keys before the first row's window. Products
     // start at `start`, in whole chunks: the skipped keys would add zeros.
     const int64_t first_seen = spec.window > 0 ? std::max<int64_t>(0, first - spec.window + 1) : 0;
-    const int64_t start = first_seen / kKeyChunk * kKeyChunk;
+    const int64_t start = first_seen / kKeyTile * kKeyTile;
     const int64_t n_keys = RoundUp(first + rows, kLanes) - start;
     const int64_t ld_out = spec.n_heads * dim;
     const auto& kernels = ops.kernels().typed<T>();
@@ -283,9 +283,9 @@ struct BackwardTask {
                            b.dk_transposed + start, keys, true));
     // dQ: chunks of keys, in order.
     const int64_t dim_lanes = RoundUp(dim, kLanes);
-    for (int64_t key = 0; key < n_keys; key += kKeyChunk) {
+    for (int64_t key = 0; key < n_keys; key += kKeyTile) {
       // The chunk's panels end with its packed rows; dS is zero beyond the real keys.
-      const int64_t packed = RoundUp(std::min(kKeyChunk, segment.n_rows - start - key), kPair<T>);
+      const int64_t packed = RoundUp(std::min(kKeyTile, segment.n_rows - start - key), kPair<T>);
       const T* columns = b.key_columns + (start + key) * dim_lanes;
       const int64_t chunk = std::min(packed, n_keys - key);
       if (chunk == packed) {
@@ -343,7 +343,7 @@ int64_t KvBytes(const AttentionSpec& spec, DType dtype, int64_t n_blocks) {
 
 int64_t AttentionScratchBytes(const AttentionSpec& spec, DType dtype, int64_t rows,
                               int64_t n_segments) {
-  const int64_t n_blocks = rows / engine::kKvBlockTokens + n_segments;
+  const int64_t n_blocks = rows / engine::kTokensPerBlock + n_segments;
   return 2 * RoundUp<int64_t>(KvBytes(spec, dtype, n_blocks), 64);
 }
 

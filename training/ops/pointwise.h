@@ -47,7 +47,6 @@ struct DropoutRow {
 };
 struct DropoutKey {
   uint64_t seed = 0;
-  uint32_t epoch = 0;
   uint32_t op = 0;  // the op's number in the program
 };
 // y = x * mask / (1 - rate), with a mask from Philox4x32-10 by counter. The backward is the same

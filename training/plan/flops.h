@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::training {
 

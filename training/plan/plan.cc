@@ -5,6 +5,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/available_memory.h"
 #include "engine/base/error.h"
 
@@ -103,11 +104,9 @@ double HardwareFlops(const MemoryNeeds& needs, int64_t micro_batches) {
 // The needs of a changed spec. Absent when the spec is invalid, for example when the model has no
 // linear layer that an adapter's pattern matches.
 std::optional<MemoryNeeds> NeedsOf(const TrainSpec& spec, const ModelFiles& files) {
-  try {
-    return FindMemoryNeeds(spec, files);
-  } catch (const Error&) {  // not a possible change
-    return std::nullopt;
-  }
+  std::optional<MemoryNeeds> needs;
+  ErrorOf([&] { needs = FindMemoryNeeds(spec, files); });
+  return needs;
 }
 
 void AddChanges(const TrainSpec& spec, const ModelFiles& files, TrainingPlan* plan) {
@@ -161,14 +160,14 @@ std::string DescribeChange(const PlannedChange& change) {
   char time[48];
   std::snprintf(time, sizeof time, "%.2f x the work", change.time);
   return change.words + ": " + Bytes(change.total_bytes) + ", " + time +
-         (change.same_result ? "" : ", trains something else");
+         (change.same_result ? "" : ", changes the result");
 }
 
 std::string DescribeWaysOut(const TrainingPlan& plan) {
   std::string text;
   for (const PlannedChange& change : plan.changes) text += "  " + DescribeChange(change) + "\n";
   if (plan.changes.empty() && !plan.smallest.words.empty()) {
-    text += "  no change is enough; the least is " + DescribeChange(plan.smallest) + "\n";
+    text += "  no change is enough; the smallest is " + DescribeChange(plan.smallest) + "\n";
   }
   return text;
 }
@@ -245,17 +244,18 @@ std::string DescribePlan(const TrainingPlan& plan) {
     text += line;
   }
   text += "  in all " + Bytes(plan.memory.total_bytes()) + " of " + Bytes(plan.budget_bytes) +
-          (plan.fits() ? ": fits\n" : ": does NOT fit. What would:\n" + DescribeWaysOut(plan));
+          (plan.fits() ? ": fits\n"
+                       : ": does NOT fit. Changes that would fit:\n" + DescribeWaysOut(plan));
   if (plan.memory.checkpoint_copy_bytes > 0) {
-    text += "  checkpoints beside training copy " + Bytes(plan.memory.checkpoint_copy_bytes) +
-            " more, and wait where that is not free\n";
+    text += "  checkpoints during training copy " + Bytes(plan.memory.checkpoint_copy_bytes) +
+            " more; without that memory, training waits for each checkpoint\n";
   }
   char line[160];
   std::snprintf(line, sizeof line, "\n%lld steps of %.3f TFLOP", static_cast<long long>(plan.steps),
                 plan.step_flops / 1e12);
   text += line;
   if (plan.step_recomputed_flops > 0) {
-    std::snprintf(line, sizeof line, " and %.3f computed twice", plan.step_recomputed_flops / 1e12);
+    std::snprintf(line, sizeof line, " and %.3f recomputed", plan.step_recomputed_flops / 1e12);
     text += line;
   }
   if (plan.reference_flops > 0) {
@@ -273,7 +273,7 @@ std::string DescribePlan(const TrainingPlan& plan) {
 
 std::string DescribePolicies(const TrainSpec& given) {
   const ModelFiles files = LoadModelFiles(given);
-  std::string table = "train.remat                         activations  computed twice\n";
+  std::string table = "train.remat                         activations      recomputed\n";
   for (const std::string_view name : RematPolicyNames()) {
     TrainSpec spec = given;
     spec.train.remat.policy = *FindRematPolicy(name);
@@ -309,10 +309,10 @@ void RefuseWhatCannotFit(const TrainSpec& spec) {
   throw Error(ErrorCode::kResourceExhausted,
               (has_ceiling ? "resources.memory_max_bytes allows " : "the machine has ") +
                   Bytes(plan.budget_bytes) + (has_ceiling ? "" : " for this run") +
-                  ", the run needs " + Bytes(plan.memory.total_bytes()) +
-                  " (tandem plan lists them). " +
-                  (has_ceiling ? "" : "resources.memory_max_bytes sets another limit. ") +
-                  "What would fit:\n" + DescribeWaysOut(plan));
+                  ", but the run needs " + Bytes(plan.memory.total_bytes()) +
+                  " (see tandem plan). " +
+                  (has_ceiling ? "" : "Set resources.memory_max_bytes for a different limit. ") +
+                  "Changes that would fit:\n" + DescribeWaysOut(plan));
 }
 
 }  // namespace tandem::training

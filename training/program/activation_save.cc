@@ -68,10 +68,9 @@ class Saver {
     }
     throw Error(ErrorCode::kInvalidArgument,
                 "train.activation_save: " + std::string(ActivationSaveName(save_)) +
-                    " is for ReLU, and this model (family " + p_->family + ") has " +
+                    " needs ReLU, but this model (family " + p_->family + ") has " +
                     (has.empty() ? "no activation function" : has) +
-                    ", whose gradient needs more than bits: use train.activation_save=recompute, " +
-                    "or train.remat");
+                    ": use train.activation_save=recompute " + "or train.remat");
   }
 
   // The node whose gradient reads the output of `node`; null: none.
@@ -108,14 +107,12 @@ class Saver {
     const std::string& weight = p_->weight_specs[reader.weights[0]].name;
     const bool adapted = reader.lora.a >= 0;
     throw Error(ErrorCode::kInvalidArgument,
-                "train.activation_save: relu_mask1 keeps the sign alone of what " + weight +
-                    " reads, and " +
+                "train.activation_save: relu_mask1 keeps only the sign of the input of " + weight +
+                    ", but " +
                     (adapted ? "its adapter (" + p_->weight_specs[reader.lora.a].name +
-                                   ") needs the whole of it: leave that layer out of "
-                                   "lora.module_path"
-                             : "its gradient needs the whole of it: leave it out of "
-                               "model.trainable") +
-                    ", or use train.activation_save=relu_sparse or recompute");
+                                   ") needs the values: exclude that layer from lora.module_path"
+                             : "its gradient needs the values: exclude it from model.trainable") +
+                    ", or set train.activation_save to relu_sparse or recompute");
   }
 
   Program* p_;

@@ -24,8 +24,9 @@ class Chunker {
       if (!layer.empty()) Cut(layer);
     }
     if (n_chunked_ > 0) return;
-    throw Error(ErrorCode::kUnsupported, "train.seq_chunk: family " + p_->family +
-                                             " has no feed-forward layers that run in chunks");
+    throw Error(ErrorCode::kUnsupported,
+                "train.seq_chunk: family " + p_->family +
+                    " has no feed-forward layers that can run in chunks: leave the key out");
   }
 
  private:

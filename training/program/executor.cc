@@ -494,7 +494,7 @@ const float* Executor::VectorOf(const Node& node, size_t i) const {
 }
 
 DropoutKey Executor::KeyOf(const Node& node, const ProgramBatch& batch) const {
-  return {batch.dropout_seed, batch.epoch, static_cast<uint32_t>(&node - program_.nodes.data())};
+  return {batch.dropout_seed, static_cast<uint32_t>(&node - program_.nodes.data())};
 }
 
 }  // namespace tandem::training

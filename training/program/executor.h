@@ -26,7 +26,6 @@ struct ProgramBatch {
   std::span<const float> weights;       // [rows]; 0 where the row is not trained
   std::span<const DropoutRow> sources;  // [rows]; only programs with dropout read it
   uint64_t dropout_seed = 0;
-  uint32_t epoch = 0;
 };
 
 // Computes the weights of a batch's rows from the log-probabilities of their targets. Rows that are

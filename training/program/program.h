@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "training/program/remat_options.h"
 
 namespace tandem::training {

@@ -4,7 +4,7 @@
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
 #include "engine/model/adapter.h"
-#include "engine/model/layer_ops.h"
+#include "engine/model/families/layer_ops.h"
 #include "training/ops/attention.h"
 #include "training/program/passes.h"
 #include "training/program/program.h"

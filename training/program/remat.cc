@@ -189,8 +189,9 @@ std::optional<RematPolicy> FindRematPolicy(std::string_view name) {
 std::vector<bool> ChooseDropped(const Program& program, const RematOptions& options) {
   const std::vector<Block> blocks = FindBlocks(program);
   if (blocks.empty()) {
-    throw Error(ErrorCode::kUnsupported, "train.remat: family " + program.family +
-                                             " has no layers that a single value enters");
+    throw Error(ErrorCode::kUnsupported,
+                "train.remat: family " + program.family +
+                    " has no layers with a single input: set train.remat to none");
   }
   const std::vector<unsigned> parts = NameParts(program);
   const unsigned kept = kPolicies[static_cast<size_t>(options.policy)].kept;

@@ -153,12 +153,13 @@ class Fitter {
           Either(ChooseDropped(p_, {.policy = RematPolicy::kEveryK, .every = every}), dropped_);
       if (Fits(dropped, "every_k with train.remat_every=" + std::to_string(every))) return dropped;
     }
-    throw Error(
-        ErrorCode::kResourceExhausted,
-        "train.remat=auto: activations may take " + std::to_string(max_bytes_) +
-            " bytes; they need " + std::to_string(none_) + " with all kept and at least " +
-            std::to_string(smallest_) + " (" + smallest_name_ +
-            "). Lower train.per_device_batch_size or data.max_target_length, or allow more");
+    throw Error(ErrorCode::kResourceExhausted,
+                "train.remat=auto: the limit for activations is " + std::to_string(max_bytes_) +
+                    " bytes; they need " + std::to_string(none_) +
+                    " without recomputation and at least " + std::to_string(smallest_) + " (" +
+                    smallest_name_ +
+                    "). Lower train.per_device_batch_size or data.max_target_length, or raise the "
+                    "limit (train.remat_max_bytes, resources.memory_max_bytes)");
   }
 
   const Program& p_;

@@ -50,8 +50,8 @@ Evaluation EvaluateModel(const TrainSpec& given, const fs::path& adapter,
                          const fs::path& cache_dir) {
   if (given.is_dpo()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "kind: pairs are evaluated by their run, beside its reference (data.eval, "
-                "train.eval_interval); a text or examples are with --data and kind=train.sft");
+                "kind: eval does not support train.dpo: set data.eval and train.eval_interval in "
+                "the run, or evaluate text or examples with --data and kind=train.sft");
   }
   TrainSpec spec = given;
   ThreadPool pool(static_cast<int>(spec.resources.threads));
@@ -72,7 +72,7 @@ Evaluation EvaluateModel(const TrainSpec& given, const fs::path& adapter,
       adapter.empty() ? OfModel(spec, *model, validation.batches(), ops)
                       : WithAdapter(spec, model, adapter, validation.batches(), ops);
   if (result.total_weights == 0) {
-    throw Error(ErrorCode::kInvalidArgument, spec.data.eval.string() + ": no token to predict");
+    throw Error(ErrorCode::kInvalidArgument, spec.data.eval.string() + ": has no token to predict");
   }
   Evaluation evaluation;
   evaluation.loss = result.loss;

@@ -53,7 +53,8 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
     const auto from = std::chrono::steady_clock::now();
     if (!NextBatches(parts, batches)) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "the data end after " + std::to_string(step) + " steps; raise data.num_epoch");
+                  "the data end after " + std::to_string(step) +
+                      " steps: raise data.num_epoch, or lower --steps or --warmup");
     }
     parts.trainer.Step(batches);
     const auto took = std::chrono::steady_clock::now() - from;
@@ -78,7 +79,8 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
 std::vector<std::string> SweepWords(const std::string& sweep) {
   const size_t equals = sweep.find('=');
   if (equals == std::string::npos || equals == 0 || equals + 1 == sweep.size()) {
-    throw Error(ErrorCode::kInvalidArgument, "\"" + sweep + "\": a sweep is key=value,value,…");
+    throw Error(ErrorCode::kInvalidArgument,
+                "\"" + sweep + "\": a sweep must be key=value,value,…");
   }
   std::vector<std::string> words;
   std::istringstream values(sweep.substr(equals + 1));

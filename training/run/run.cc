@@ -130,11 +130,11 @@ class Run {
       Warn("lora.module_path: " + line);
     }
     for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
-      Warn("lora.module_path also matches " + name + ", which can have no adapter");
+      Warn("lora.module_path also matches " + name + ", which cannot have an adapter");
     }
     const std::string& trained_beside = parts_.adapter.base_hash;
     if (!trained_beside.empty() && trained_beside != base.content_hash()) {
-      Warn("the adapter of lora.load_path was trained beside other weights than these");
+      Warn("the adapter of lora.load_path was trained on a different base model");
     }
   }
 
@@ -179,9 +179,11 @@ class Run {
       const std::string what =
           "answers end with " + Quoted(parts_.files.tokenizer->TokenBytes(end), 40);
       if (parts_.is_adapter()) {
-        Warn(what + ", which is no end token of the base model: served over it, answers go on");
+        Warn(what +
+             ", which is not an end token of the base model: answers of the served adapter do not "
+             "stop there");
       } else {
-        Report("message", what + ", an end token of the exported model from now on");
+        Report("message", what + ", which becomes an end token of the exported model");
       }
     }
     if (data.report.bad_rows > 0) Warn(data.report.BadRows(spec_.data.train.string()));
@@ -210,7 +212,7 @@ class Run {
       SkipStep(step, times);
       return true;
     }
-    if (step.spike) Warn("a spike, " + Shown(step) + ": the weights were not updated");
+    if (step.spike) Warn("spike: " + Shown(step) + ": the weights were not updated");
 
     outcome_.loss = step.loss;
     progress_.losses.push_back(step.loss);
@@ -238,9 +240,9 @@ class Run {
     if (spec_.train.on_nan == OnNan::kAbort) {
       throw Error(ErrorCode::kFailedPrecondition,
                   Shown(step) + ": the weights were not updated; lower the learning rate, check " +
-                      "the data, or see train.on_nan");
+                      "the data, or set train.on_nan");
     }
-    Warn(Shown(step) + ": the step is left out");
+    Warn(Shown(step) + ": the step is skipped");
     metrics_->LeftOut(progress_.step, step, times);
     ++progress_.step;
   }
@@ -253,11 +255,11 @@ class Run {
     if (!found || rollbacks > spec_.train.max_rollbacks) {
       throw Error(ErrorCode::kFailedPrecondition,
                   Shown(step) + (found ? ", after " + std::to_string(rollbacks - 1) + " rollbacks"
-                                       : ", and there is no checkpoint to go back to"));
+                                       : ", and no checkpoint exists to roll back to"));
     }
     Warn(Shown(step) + ": rollback " + std::to_string(rollbacks) + " of at most " +
          std::to_string(spec_.train.max_rollbacks) + " to step " + std::to_string(found->step) +
-         "; the data up to here is skipped");
+         "; the data since then is skipped");
     progress_ = training::RollBack(parts_, *found, [this](const std::string& what) { Warn(what); });
     progress_.rollbacks = rollbacks;
     metrics_.emplace(parts_, context_.dir, progress_.step);
@@ -291,12 +293,12 @@ class Run {
       ++progress_.evaluations_without_gain;
     }
     if (spec_.train.target_eval_loss > 0 && result.loss <= spec_.train.target_eval_loss) {
-      Report("message", "the target evaluation loss is reached");
+      Report("message", "stopping: the evaluation loss has reached train.target_eval_loss");
       return true;
     }
     const int64_t patience = spec_.train.early_stopping_patience;
     if (patience > 0 && progress_.evaluations_without_gain >= patience) {
-      Report("message", "no better evaluation in " + std::to_string(patience) + ": stopping early");
+      Report("message", "stopping: no better evaluation in the last " + std::to_string(patience));
       return true;
     }
     return false;
@@ -358,7 +360,7 @@ class Run {
     if (validation_ && progress_.best_step != progress_.step && has_best) {
       ExportRun(parts_, best, dir);
       Report("message", "exported the weights of step " + std::to_string(progress_.best_step) +
-                            ", whose evaluation was best");
+                            ", which had the best evaluation");
     } else {
       ExportRun(parts_, dir);
     }
@@ -373,7 +375,8 @@ class Run {
     outcome_.merged = ExportMerged(parts_, context_.cache_dir, adapter, dir);
     outcome_.model_dir = dir;
     char text[120];
-    std::snprintf(text, sizeof text, "; logits within %.2g of base and adapter, %.2g are allowed",
+    std::snprintf(text, sizeof text,
+                  "; logits differ by %.2g from base plus adapter, at most %.2g is allowed",
                   outcome_.merged->max_abs_difference, outcome_.merged->bound);
     Report("message", "merged model exported to " + dir.string() + text);
   }

@@ -99,8 +99,8 @@ void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
   const fs::path path = found.dir / "adapter_config.json";
   if (fs::exists(path) != (parts.trainer.base() != nullptr)) {
     ThrowOther(found, parts.trainer.base()
-                          ? "the checkpoint is of a model, lora asks for an adapter"
-                          : "the checkpoint is of an adapter, which needs lora");
+                          ? "the checkpoint is of a model, but lora trains an adapter"
+                          : "the checkpoint is of an adapter, but the spec has no lora");
   }
   if (!parts.trainer.base()) return;
   const auto theirs =
@@ -109,19 +109,18 @@ void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
   for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
     const ordered_json there = theirs.is_object() ? theirs.value(field, ordered_json()) : nullptr;
     if (there == ours.at(field)) continue;
-    ThrowOther(found, "the checkpoint's adapter has another '" + std::string(field) +
-                          "' than lora asks for: " + Shortened(there) + ", now " +
-                          Shortened(ours.at(field)));
+    ThrowOther(found, "the checkpoint's adapter has a different lora '" + std::string(field) +
+                          "': " + Shortened(there) + ", now " + Shortened(ours.at(field)));
   }
   const engine::Model& base = *parts.trainer.base();
   if (engine::JsonStringOr(state, "base", "", source) != base.content_hash()) {
-    ThrowOther(found, "the checkpoint's adapter belongs to another model than " +
-                          parts.spec.model.load_parameters_path.string() + " holds now");
+    ThrowOther(found, "the checkpoint's adapter belongs to a different model than " +
+                          parts.spec.model.load_parameters_path.string() + " has now");
   }
   const std::string held = engine::JsonStringOr(state, "base_weights", "", source);
   if (!held.empty() && held != base.weights_type()) {
-    ThrowOther(found, "the checkpoint's adapter was trained beside weights in " + held +
-                          ", lora.base_dtype now asks for " + base.weights_type());
+    ThrowOther(found, "the checkpoint's adapter was trained on weights in " + held +
+                          ", but lora.base_dtype now gives " + base.weights_type());
   }
 }
 
@@ -132,9 +131,9 @@ void CheckSameData(const RunParts& parts, const FoundCheckpoint& found, const or
   if (then.empty() || parts.data_sha256.empty() || then == parts.data_sha256) return;
   const std::string what = "the training data has changed: " + parts.spec.data.train.string() +
                            " has the content hash " + parts.data_sha256.substr(0, 12) +
-                           ", the checkpoint was written with " + then.substr(0, 12);
+                           ", the checkpoint's data had " + then.substr(0, 12);
   if (parts.spec.checkpoint.on_changed_data == OnChangedData::kContinue) {
-    return warn(what + "; the run goes on at the same place of the new data");
+    return warn(what + "; the run resumes at the same position of the new data");
   }
   throw Error(ErrorCode::kInvalidArgument,
               found.dir.string() + ": " + what +
@@ -147,23 +146,23 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
                   const std::string& source, const WarnFunction& warn) {
   const std::string config = engine::ReadWholeFile(found.dir / "config.json", kMaxStateBytes);
   if (config != parts.files.texts.at("config.json")) {
-    ThrowOther(found, "the checkpoint is of another model configuration or precision");
+    ThrowOther(found, "the checkpoint has a different model configuration or precision");
   }
   if (engine::JsonInt(state, "version", 0, INT64_MAX, source) != kStateVersion) {
-    throw Error(ErrorCode::kUnsupported, source + ": unknown version");
+    throw Error(ErrorCode::kUnsupported, source + ": has an unknown version");
   }
   CheckSameAdapter(parts, found, state, source);
   CheckSameData(parts, found, state, source, warn);
   if (found.isa_key != parts.ops.kernels().key) {
-    warn("the checkpoint was written with arithmetic " + found.isa_key + ", this is " +
-         std::string(parts.ops.kernels().key) + ": losses will differ in the last digits");
+    warn("the checkpoint was written with arithmetic " + found.isa_key + ", this machine has " +
+         std::string(parts.ops.kernels().key) + ": losses may differ in the last digits");
   }
   const ordered_json settings = Settings(parts);
   for (const auto& [key, value] : settings.items()) {
     const ordered_json there = state.at("settings").value(key, ordered_json());
     // Checkpoints of earlier versions lack some settings.
     if (there != value && !there.is_null()) {
-      warn("resuming with another " + key + ": " + there.dump() + " became " + value.dump());
+      warn("resuming with a changed " + key + ": " + there.dump() + " became " + value.dump());
     }
   }
 }

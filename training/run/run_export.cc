@@ -38,14 +38,9 @@ fs::path ExportRun(const RunParts& parts, const fs::path& weights, const fs::pat
 engine::MergeReport ExportMerged(RunParts& parts, const fs::path& cache_dir,
                                  const fs::path& adapter, const fs::path& dir) {
   const auto base = engine::ModelDir::Open(parts.spec.model.load_parameters_path);
-  const engine::MergeOptions options{.texts = parts.files.texts, .cache_dir = cache_dir};
-  const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
-  fs::remove_all(old);
-  if (fs::exists(dir)) fs::rename(dir, old);
-  const engine::MergeReport report =
-      engine::MergeAdapter(base, engine::LoraAdapter::Open(adapter), options, dir, parts.ops);
-  fs::remove_all(old);
-  return report;
+  const engine::MergeOptions options{
+      .texts = parts.files.texts, .cache_dir = cache_dir, .if_there = engine::IfThere::kReplace};
+  return engine::MergeAdapter(base, engine::LoraAdapter::Open(adapter), options, dir, parts.ops);
 }
 
 void WriteSamples(RunParts& parts, const fs::path& dir,

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/adapter/lora_adapter.h"
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
@@ -138,28 +139,28 @@ Stored Parse(const std::string& text, const std::string& source) {
 std::optional<Stored> Read(const fs::path& path, size_t n_pairs,
                            const std::function<void(const std::string&)>& warn) {
   if (!fs::exists(path)) return std::nullopt;
-  try {
+  std::optional<Stored> stored;
+  const auto error = ErrorOf([&] {
     const size_t most = kMaxHeaderBytes + n_pairs * sizeof(PairLogProbs);
-    return Parse(engine::ReadWholeFile(path, std::max<size_t>(most, fs::file_size(path))),
-                 path.string());
-  } catch (const Error& error) {  // the caller computes it anew
-    warn(error.what());
-    return std::nullopt;
-  }
+    stored = Parse(engine::ReadWholeFile(path, std::max<size_t>(most, fs::file_size(path))),
+                   path.string());
+  });
+  if (error) warn(error->what());  // the caller computes it anew
+  return stored;
 }
 
 // Reports progress every kReportEvery.
 class Progress {
  public:
   Progress(const ReferenceJob& job, int64_t n) : job_(job), n_(n) {
-    job.report("the reference: log-probabilities of " + std::to_string(n) +
-               " pairs under the weights of the beginning");
+    job.report("reference: computing log-probabilities of " + std::to_string(n) +
+               " pairs with the initial weights");
   }
   void Done(int64_t pairs) {
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < kReportEvery) return;
     last_ = now;
-    job_.report("the reference: " + std::to_string(pairs) + " of " + std::to_string(n_) + " pairs");
+    job_.report("reference: " + std::to_string(pairs) + " of " + std::to_string(n_) + " pairs");
   }
 
  private:
@@ -227,8 +228,8 @@ void GiveTo(std::span<MicroBatch> batches, std::span<const PairLogProbs> values)
 [[noreturn]] void ThrowOtherWeights(const fs::path& path) {
   throw Error(ErrorCode::kInvalidArgument,
               path.string() +
-                  ": this run began with other weights than the spec names now (model, " +
-                  "adapter or precision); choose another run_name, or checkpoint.resume=false");
+                  ": the run started with different weights than the spec has now (model, "
+                  "adapter or precision); choose another run_name, or set checkpoint.resume=false");
 }
 
 }  // namespace
@@ -246,14 +247,15 @@ bool PrepareReference(const ReferenceJob& job) {
   const auto check = [&](std::optional<Stored>* one, const Identity& ours, const fs::path& path) {
     if (!*one || (*one)->identity == ours) return;
     if (job.resumes && (*one)->identity.weights != ours.weights) ThrowOtherWeights(path);
-    if (job.resumes) job.warn(path.string() + ": the pairs are others now; it is computed anew");
+    if (job.resumes)
+      job.warn(path.string() + ": the pairs have changed; the reference is computed again");
     one->reset();
   };
   check(&stored, train, train_path);
   check(&stored_eval, eval, eval_path);
 
   if (job.resumes && !stored) {
-    job.warn("the reference is computed anew, with the weights that the spec names");
+    job.warn("the reference is computed again, with the weights of the spec");
   }
   const bool must_compute = !stored || (job.validation && !stored_eval);
   if (must_compute) {

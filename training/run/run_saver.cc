@@ -28,10 +28,11 @@ std::optional<FoundCheckpoint> RunSaver::Begin() {
 void RunSaver::ThrowUnusable(const std::vector<std::string>& unusable) const {
   std::string message = "no checkpoint in " + store_.dir().string() + " is usable:";
   for (const std::string& what : unusable) message += "\n  " + what;
-  throw Error(ErrorCode::kDataLoss,
-              message +
-                  "\nrestore one of them, choose another run_name, or set "
-                  "checkpoint.on_unreadable=restart, which puts them aside and begins at step 0");
+  throw Error(
+      ErrorCode::kDataLoss,
+      message +
+          "\nrestore one of them, choose another run_name, or set "
+          "checkpoint.on_unreadable=restart, which moves them aside and restarts at step 0");
 }
 
 std::optional<FoundCheckpoint> RunSaver::FindNewest() { return FindNewest(nullptr); }
@@ -71,7 +72,8 @@ void RunSaver::Save(const RunProgress& progress, Wait wait) {
         writer_.Start(std::move(snapshot));
         return;
       }
-      reports_.warn("no memory for a copy of the moments: training waits for this checkpoint");
+      reports_.warn(
+          "not enough memory for a copy of the moments: training waits for this checkpoint");
     }
     Saved(store_.Save(snapshot.contents));
   });

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/io/disk_error.h"
 #include "training/checkpoint/checkpoint_writer.h"
 #include "training/run/run_checkpoint.h"
 #include "training/setup/run_parts.h"
@@ -17,16 +18,9 @@ namespace tandem::training {
 // are intact and space may return. Returns whether it worked.
 template <class Action>
 bool Guarded(const WarnFunction& warn, const std::string& what, const Action& action) {
-  try {
-    action();
-    return true;
-  } catch (const std::filesystem::filesystem_error& error) {
-    warn(what + " failed, training goes on: " + error.what());
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kIo) throw;
-    warn(what + " failed, training goes on: " + error.what());
-  }
-  return false;
+  const auto error = engine::DiskErrorOf(action);
+  if (error) warn(what + " failed, training continues: " + error->what());
+  return !error;
 }
 
 // Finds and writes the checkpoints of a run, in the background or while the run waits. Reports the

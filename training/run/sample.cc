@@ -29,7 +29,7 @@ std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
   const int64_t length = std::min(config.max_context_len, prompt_length + options.max_tokens);
   if (prompt.empty() || length <= prompt_length) return {};
 
-  const int64_t n_blocks = (length + engine::kKvBlockTokens - 1) / engine::kKvBlockTokens;
+  const int64_t n_blocks = (length + engine::kTokensPerBlock - 1) / engine::kTokensPerBlock;
   engine::KvCache kv(engine::ModelRunner::KvShape(*model, n_blocks));
   engine::ModelRunner runner(model, ops, prompt_length, 1);
   std::vector<BlockId> blocks;

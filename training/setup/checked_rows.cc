@@ -6,15 +6,13 @@
 #include <system_error>
 
 #include "engine/io/sha256.h"
+#include "training/data/sample_encoder.h"
 
 namespace tandem::training {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-// Increase this whenever the same rows produce other samples than before.
-constexpr int kVersion = 2;
 
 struct Count {
   const char* name;
@@ -29,7 +27,7 @@ constexpr Count kCounts[] = {
 }  // namespace
 
 std::string KeyOfRows(const std::vector<fs::path>& files, const std::string& settings) {
-  ordered_json key = {{"version", kVersion}, {"settings", settings}};
+  ordered_json key = {{"version", kEncoderVersion}, {"settings", settings}};
   for (const fs::path& file : files) {
     std::error_code failed;
     const fs::path name = fs::canonical(file, failed);

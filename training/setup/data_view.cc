@@ -153,11 +153,11 @@ std::string Statistics(const TrainSpec& spec, const OpenedData& data, const std:
   line("duplicates", n - static_cast<int64_t>(distinct));
   line("tokens", report.tokens);
   line("trained tokens", report.trained_tokens);
-  AppendFormat(&text, "%-28s %11.1f%%\n", "share trained",
+  AppendFormat(&text, "%-28s %11.1f%%\n", "trained share",
                Percent(report.trained_tokens, report.tokens));
   line("tokens in a row", spec.data.max_target_length);
   line("longer than a row", report.over_length);
-  line("truncated to no loss", report.zero_loss);
+  line("no trained token left", report.zero_loss);
   line("median length", Percentile(report.lengths, 50));
   line("95 % are up to", Percentile(report.lengths, 95));
   line("longest", report.longest);
@@ -168,7 +168,7 @@ PreparedData PrepareData(const TrainSpec& spec, const ModelFiles& files, ThreadP
                          DataSplit split, const std::filesystem::path& out) {
   if (spec.is_dpo()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "pairs (kind train.dpo) cannot be prepared: a run reads their rows");
+                "pairs (kind train.dpo) cannot be prepared: name their rows in data.train");
   }
   TrainSpec whole = spec;
   whole.data.overflow = Overflow::kSplit;  // the run cuts long samples itself
@@ -178,7 +178,7 @@ PreparedData PrepareData(const TrainSpec& spec, const ModelFiles& files, ThreadP
   options.visit = [&](const Sample& sample) { writer.Add(sample); };
   const OpenedData data = OpenData(whole, files, pool, options);
   if (data.is_prepared) {
-    throw Error(ErrorCode::kInvalidArgument, "the data of the spec are prepared already");
+    throw Error(ErrorCode::kInvalidArgument, "the data is already a prepared file");
   }
   PreparedData prepared;
   prepared.samples = data.source->size();

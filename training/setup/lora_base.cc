@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/formats/stored/stored_tensor.h"
 #include "engine/model/adapter.h"
+#include "engine/model/find_weight.h"
 #include "training/lora/lora.h"
 
 namespace tandem::training {
@@ -46,10 +47,10 @@ engine::LoadOptions BaseLoadOptions(const TrainSpec& spec, const engine::ModelDi
   if (spec.compute == engine::DType::kF32) {
     throw Error(
         ErrorCode::kInvalidArgument,
-        dir.name() + ": tensor " + in_blocks->name + " is in blocks of integers (" +
+        dir.name() + ": tensor " + in_blocks->name + " has quantised blocks (" +
             std::string(engine::EncodingName(engine::FindWeight(dir, *in_blocks)->encoding)) +
-            "), which are computed with in bf16: set precision.compute to bf16, or "
-            "lora.base_dtype to f32 to decode them");
+            "), which need bf16: set precision.compute to bf16, or lora.base_dtype to f32 to "
+            "decode them");
   }
   load.dtype.reset();  // each weight keeps the file's type
   return load;
@@ -73,8 +74,8 @@ AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& famil
     if (target.rank == adapter.rank() && target.scale == scale) continue;
     throw Error(ErrorCode::kUnsupported,
                 adapter.name() +
-                    ": layers of different rank or scale (fields 'rank_pattern' and "
-                    "'alpha_pattern') are served, but not trained any further");
+                    ": training does not support an adapter with different ranks or scales per "
+                    "layer ('rank_pattern', 'alpha_pattern'); serve it instead");
   }
   std::sort(plan.targets.begin(), plan.targets.end(),
             [](const LoraTarget& a, const LoraTarget& b) { return a.weight < b.weight; });
@@ -91,7 +92,7 @@ void LoadAdapterWeights(const AdapterPlan& plan, const engine::FamilySpec& famil
   for (size_t i = 0; i < plan.targets.size(); ++i) {
     const auto found = by_weight.find(plan.targets[i].weight);
     if (found == by_weight.end()) {
-      throw Error(ErrorCode::kDataLoss, adapter.name() + ": has changed while it was read");
+      throw Error(ErrorCode::kDataLoss, adapter.name() + ": changed while it was read");
     }
     parameters.ImportSource(2 * i, found->second->a);
     parameters.ImportSource(2 * i + 1, found->second->b);

@@ -12,7 +12,8 @@
 namespace tandem::training {
 
 // Options that open an adapter's base as a server does, in the type of lora.base_dtype. Throws
-// kInvalidArgument naming the keys when the files hold integer blocks and the spec computes in f32.
+// kInvalidArgument naming the keys when lora.base_dtype is auto, the files hold integer blocks and
+// the spec computes in f32.
 engine::LoadOptions BaseLoadOptions(const TrainSpec& spec, const engine::ModelDir& dir,
                                     const std::vector<engine::WeightSpec>& weights);
 
@@ -29,6 +30,7 @@ AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& famil
                         const engine::ModelConfig& config);
 
 // Copies A and B of the adapter at `plan.options.load_path` into the store of `plan.targets`.
+// Throws kDataLoss when the files have changed since PlanAdapter.
 void LoadAdapterWeights(const AdapterPlan& plan, const engine::FamilySpec& family,
                         const engine::ModelConfig& config, ParameterStore& parameters);
 

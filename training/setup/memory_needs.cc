@@ -144,8 +144,9 @@ RematOptions ChooseRemat(const TrainSpec& spec, const ModelFiles& files, const R
   if (remat.max_bytes > 0) return remat;
   throw Error(ErrorCode::kResourceExhausted,
               "resources.memory_max_bytes: " + std::to_string(spec.resources.memory_max_bytes) +
-                  " leaves nothing for activations: everything else takes " +
-                  std::to_string(fixed_bytes) + " bytes");
+                  " leaves nothing for activations: the rest of the run takes " +
+                  std::to_string(fixed_bytes) +
+                  " bytes; raise it, or use a smaller model or an adapter (lora)");
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/log.h"
 #include "engine/formats/model_dir.h"
@@ -57,7 +56,7 @@ engine::TokenizerFiles LoadTokenizerFrom(const std::map<std::string, std::string
       source, [&](std::string_view name) { return Find(texts, std::string(name).c_str()); });
   if (!loaded)
     throw Error(ErrorCode::kNotFound,
-                source + ": no tokenizer.json, tokenizer.model or vocab.json");
+                source + ": has no tokenizer.json, tokenizer.model or vocab.json");
   return std::move(*loaded);
 }
 
@@ -87,23 +86,22 @@ void ChooseEnds(const TrainSpec& spec, const engine::TokenizerFiles& tokenizer, 
   }
   if (data.add_eos && !files->eos) {
     throw Error(ErrorCode::kInvalidArgument,
-                "data.eos_token: must be given, the tokenizer names no end of text");
+                "data.eos_token: must be given, since the tokenizer has no end-of-text token");
   }
 }
 
 int64_t OrDefault(int64_t value, int64_t fallback) { return value != 0 ? value : fallback; }
 
 // The configuration described by the spec's fields, as its family would parse it from config.json.
+// REQUIRES: the family takes fields.
 engine::ModelConfig ConfigFromFields(const TrainSpec& spec, const ModelFiles& files,
                                      int64_t tokenizer_size) {
   const ModelSection& m = spec.model;
-  const bool minigpt = m.family == "minigpt";
   engine::ModelConfig c;
   c.family = m.family;
   c.n_layers = m.n_layers;
   c.hidden_dim = m.hidden_dim;
-  const int64_t ffn = minigpt ? m.hidden_dim : RoundUp<int64_t>(m.hidden_dim * 8 / 3, 64);
-  c.ffn_dim = OrDefault(m.ffn_dim, ffn);
+  c.ffn_dim = m.ffn_dim;
   c.vocab_size = OrDefault(m.vocab_size, tokenizer_size);
   c.max_context_len = OrDefault(m.max_context_len, spec.data.max_target_length);
   c.norm_eps = static_cast<float>(m.norm_eps);
@@ -113,7 +111,7 @@ engine::ModelConfig ConfigFromFields(const TrainSpec& spec, const ModelFiles& fi
   c.rope_theta = m.rope_theta;
   c.tied_embeddings = m.tied_embeddings;
   c.dropout = static_cast<float>(m.dropout.value_or(0));
-  c.activation = minigpt ? engine::Activation::kRelu : engine::Activation::kSilu;
+  files.family->fresh->complete(c);
   if (files.eos) c.eos_tokens = {*files.eos};
   c.bos_token = spec.data.add_bos && files.bos ? *files.bos : -1;
   return c;
@@ -153,10 +151,12 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
     source = "model";
     files->family = &engine::FindFamilyByName(m.family);
     // The spec has no fields for windows, caps and other features of further families.
-    if (m.family != "llama" && m.family != "minigpt") {
+    if (files->family->fresh == nullptr) {
+      const std::string names = engine::FamilyNames(
+          [](const engine::FamilySpec& family) { return family.fresh != nullptr; });
       throw Error(ErrorCode::kInvalidArgument,
-                  "model.family: fields describe fresh models of llama and minigpt only; for " +
-                      m.family + " give model.config, a config.json");
+                  "model.family: fields describe fresh models of these families only: " + names +
+                      "; for " + m.family + " set model.config to a config.json");
     }
     json = files->family->write_config(ConfigFromFields(spec, *files, tokenizer_size));
   }
@@ -223,14 +223,13 @@ void WriteText(const fs::path& path, const std::string& text) {
 fs::path Publish(const std::map<std::string, std::string>& texts, const char* weights_name,
                  const fs::path& dir, const std::function<void(const fs::path& weights)>& write) {
   MakeDirectories(dir.parent_path());
-  const fs::path old = dir.parent_path() / (".old-" + dir.filename().string());
-  fs::remove_all(old);
-  if (fs::exists(dir)) fs::rename(dir, old);
-  engine::PublishDirectory(dir, [&](const fs::path& temporary) {
-    write(temporary / weights_name);
-    for (const auto& [name, text] : texts) WriteText(temporary / name, text);
-  });
-  fs::remove_all(old);
+  engine::PublishDirectory(
+      dir,
+      [&](const fs::path& temporary) {
+        write(temporary / weights_name);
+        for (const auto& [name, text] : texts) WriteText(temporary / name, text);
+      },
+      engine::IfThere::kReplace);
   return dir;
 }
 
@@ -261,12 +260,12 @@ ModelFiles LoadModelFiles(const TrainSpec& spec) {
   if (files.config.vocab_size < tokenizer_size) {
     throw Error(ErrorCode::kInvalidArgument,
                 "model.vocab_size: " + std::to_string(files.config.vocab_size) +
-                    " is less than the tokenizer's " + std::to_string(tokenizer_size));
+                    " is less than the tokenizer's size " + std::to_string(tokenizer_size));
   }
   if (spec.data.max_target_length > files.config.max_context_len) {
     throw Error(ErrorCode::kInvalidArgument,
                 "data.max_target_length: " + std::to_string(spec.data.max_target_length) +
-                    " is more than the model's context of " +
+                    " is more than the model's context length " +
                     std::to_string(files.config.max_context_len));
   }
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "engine/model/config.h"
-#include "engine/model/family.h"
+#include "engine/model/families/config.h"
+#include "engine/model/families/family.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "training/spec/spec.h"
 #include "training/step/parameters.h"

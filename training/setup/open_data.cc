@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/chat/chat_template.h"
@@ -112,6 +114,17 @@ std::string Sha256Hex(const std::string& text) {
   return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
 }
 
+// The inverse of engine::ToHex. REQUIRES: 64 hex digits.
+engine::Sha256Digest DigestOf(const std::string& hex) {
+  engine::Sha256Digest digest{};
+  TANDEM_CHECK(hex.size() == 2 * digest.size());
+  for (size_t i = 0; i < digest.size(); ++i) {
+    const char* begin = hex.data() + 2 * i;
+    TANDEM_CHECK(std::from_chars(begin, begin + 2, digest[i], 16).ptr == begin + 2);
+  }
+  return digest;
+}
+
 std::string TokenizerHash(const ModelFiles& files) {
   engine::Sha256 hash;
   for (const auto& [name, text] : files.texts) {
@@ -139,7 +152,7 @@ void RefuseSplit(const TrainSpec& spec, DataSplit split, const fs::path& path) {
   if (SplitOf(spec, split).empty()) return;
   throw Error(ErrorCode::kInvalidArgument, path.string() + ": a split (" +
                                                Quoted(SplitOf(spec, split)) +
-                                               ") is of a directory, and this is a text file");
+                                               ") needs a directory, and this is a text file");
 }
 
 RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
@@ -189,7 +202,8 @@ std::string SettingsOf(const TrainSpec& spec, const ModelFiles& files, const Row
 void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& path,
               ThreadPool& pool, const OpenDataOptions& wanted, OpenedData* data) {
   if (spec.data.header != Header::kNone) {
-    throw Error(ErrorCode::kInvalidArgument, "data.header: is for plain text, not for rows");
+    throw Error(ErrorCode::kInvalidArgument,
+                "data.header: must be none for rows; it applies to plain text only");
   }
   const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
   const std::vector<fs::path> shards = ListShards(path, SplitOf(spec, wanted.split));
@@ -202,21 +216,25 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   options.example.format = data->format;
   options.example.columns = ColumnsOf(data->format, given);
   options.example.instructions_as_chat = AsChat(spec, files, data->format);
-  options.is_cancelled = wanted.is_cancelled;
+  EncoderOptions encoder_options = EncoderOptionsOf(spec, files);
+  if (wanted.is_cancelled) {
+    options.is_cancelled = [is_cancelled = wanted.is_cancelled] { return is_cancelled(0); };
+    encoder_options.is_cancelled = wanted.is_cancelled;
+  }
   const bool is_chat =
       data->format == RowFormat::kMessages || data->format == RowFormat::kShareGpt ||
       data->format == RowFormat::kOpenAiPreference || options.example.instructions_as_chat;
   if (is_chat && files.template_source.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                "model.chat_template: must name a file, the rows of " + path.string() +
-                    " are chats and the tokenizer brings no chat template");
+                "model.chat_template: must be given, since the rows of " + path.string() +
+                    " are chats and the tokenizer has no chat template");
   }
   std::shared_ptr<const engine::ChatTemplate> chat_template;
   if (!files.template_source.empty()) {
     chat_template = engine::ChatTemplate::Compile(files.template_source);
   }
   const auto encoder = std::make_shared<const SampleEncoder>(
-      std::move(chat_template), *files.tokenizer, EncoderOptionsOf(spec, files));
+      std::move(chat_template), *files.tokenizer, std::move(encoder_options));
   options.example.developer_as_system = encoder->developer_as_system();
   // Pairs also need their hash, which the record does not hold.
   const std::string key = wanted.record.empty() || spec.is_dpo()
@@ -237,11 +255,11 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
 std::string WhatBecomesOf(Overflow overflow) {
   switch (overflow) {
     case Overflow::kTruncate:
-      return "only their beginnings are kept (data.overflow)";
+      return "truncated to their beginnings (data.overflow)";
     case Overflow::kTruncateLeft:
-      return "only their ends are kept (data.overflow)";
+      return "truncated to their ends (data.overflow)";
     case Overflow::kDrop:
-      return "left out (data.overflow)";
+      return "skipped (data.overflow)";
     case Overflow::kSplit:
       return "split (data.overflow)";
     case Overflow::kError:
@@ -262,7 +280,8 @@ TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files) {
   identity.tokenizer_sha256 = TokenizerHash(files);
   identity.template_sha256 = Sha256Hex(files.template_source);
   const EncoderOptions encoder = EncoderOptionsOf(spec, files);
-  identity.options = ordered_json{{"format", NameOf(spec.data.format)},
+  identity.options = ordered_json{{"encoder_version", kEncoderVersion},
+                                  {"format", NameOf(spec.data.format)},
                                   {"columns", spec.data.columns},
                                   {"train_on_completion_only", encoder.completion_only},
                                   {"apply_template", static_cast<int>(spec.data.apply_template)},
@@ -285,7 +304,7 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
   if (TokFile::IsTokFile(path)) {
     if (spec.is_dpo()) {
       throw Error(ErrorCode::kInvalidArgument,
-                  path.string() + ": a prepared file holds no pairs; name the rows themselves");
+                  path.string() + ": a prepared file has no pairs; name the file of rows instead");
     }
     auto tok = TokFile::Open(path, IdentityOf(spec, files));
     data.is_prepared = true;
@@ -303,13 +322,16 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
 }
 
 std::string HashOfFiles(const std::vector<fs::path>& files, const fs::path& memo_dir) {
-  std::vector<engine::WeightFile> contents;
+  std::string hash;
+  engine::Sha256 digests;
   for (const fs::path& path : files) {
-    auto file = engine::MappedFile::Open(path);
-    const std::span<const std::byte> bytes = file->bytes();
-    contents.push_back({std::move(file), bytes});
+    const auto file = engine::MappedFile::Open(path);
+    const engine::WeightFile contents{file, file->bytes()};
+    hash = engine::ContentHashOf({&contents, 1}, memo_dir, {}, {});
+    const engine::Sha256Digest digest = DigestOf(hash);
+    digests.Update(std::as_bytes(std::span(digest)));
   }
-  return engine::ContentHashOf(contents, memo_dir, {}, {});
+  return files.size() == 1 ? hash : engine::ToHex(digests.Finish());
 }
 
 std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenizer& tokenizer) {
@@ -344,9 +366,9 @@ std::string Summary(const TrainSpec& spec, const OpenedData& data) {
     if (n > 0) text += ", " + std::to_string(n) + " " + what;
   };
   add(report.over_length, "longer than a row: " + WhatBecomesOf(OverflowOf(spec)));
-  add(report.zero_loss, "left out, truncated to nothing that is trained");
-  if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows left out");
-  if (data.is_known) text += ", unchanged since an earlier start has checked them";
+  add(report.zero_loss, "skipped, with no trained token left after truncation");
+  if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows skipped");
+  if (data.is_known) text += ", unchanged since an earlier check";
   return text;
 }
 
@@ -355,7 +377,7 @@ std::string SplitRowsNotice(const OpenedData& data) {
   if (report.split_rows == 0) return "";
   return std::to_string(report.split_rows) + " of " + std::to_string(report.rows) +
          (report.rows == 1 ? " row" : " rows") +
-         " became a sample for each answer, because the chat template rewrites earlier turns "
+         " became one sample per answer, because the chat template rewrites earlier turns "
          "(data.turns)";
 }
 
@@ -368,8 +390,7 @@ std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data) {
                      std::to_string(spec.data.max_target_length) +
                      " tokens: " + WhatBecomesOf(spec.data.overflow);
   if (report.zero_loss > 0) {
-    text += "; of " + std::to_string(report.zero_loss) +
-            " nothing that is learned is left, and they are left out";
+    text += "; skipped " + std::to_string(report.zero_loss) + " without a trained token";
   }
   return text;
 }

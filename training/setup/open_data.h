@@ -31,8 +31,9 @@ struct OpenedData {
 struct OpenDataOptions {
   DataSplit split = DataSplit::kTrain;
   bool keep_lengths = false;
-  RowSource::Visit visit = {};              // see RowSource
-  std::function<bool()> is_cancelled = {};  // see RowOptions
+  RowSource::Visit visit = {};  // see RowSource
+  // See EncoderOptions; also called before each row, with 0 bytes.
+  std::function<bool(int64_t n_bytes)> is_cancelled = {};
   // Record of the row check (checked_rows.h), reused by later runs; empty: none.
   std::filesystem::path record = {};
 };
@@ -42,8 +43,8 @@ struct OpenDataOptions {
 OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                     const OpenDataOptions& options = {});
 
-// SHA-256 of the files' contents in order, 64 hex digits. Caches the result for unchanged files in
-// `memo_dir`. Throws kIo / kNotFound.
+// Content hash of the files in order, 64 hex digits, as engine::ContentHashOf. Maps one file at a
+// time. Caches the hash of each unchanged file in `memo_dir`. Throws kIo / kNotFound.
 std::string HashOfFiles(const std::vector<std::filesystem::path>& files,
                         const std::filesystem::path& memo_dir);
 

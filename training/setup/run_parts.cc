@@ -51,7 +51,9 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
       any = true;
     }
   }
-  if (!any) throw Error(ErrorCode::kInvalidArgument, "model.trainable: matches no weight");
+  if (!any)
+    throw Error(ErrorCode::kInvalidArgument,
+                "model.trainable: no expression matches a weight name");
   return trained;
 }
 

@@ -42,18 +42,18 @@ std::string ExplainKey(const std::string& name, const TrainSpec* spec) {
                   name + ": unknown key; did you mean " + NearestSpecKey(name) + "?");
     }
     const bool any = foreign->harmless == "*";
-    return name + ": a key of MaxText's that has no effect here" +
-           (any ? "" : ", and is refused where it would have one") + ": " + foreign->note + "\n";
+    return name + ": a MaxText key without effect here" +
+           (any ? "" : "; other values are refused") + ": " + foreign->note + "\n";
   }
   std::string text = key->names[0] + ": " + key->effect + "\n";
-  text += "  takes    " + key->value.allowed + "\n";
+  text += "  values   " + key->value.allowed + "\n";
   text += "  default  " + DefaultOf(*key) + "\n";
   for (size_t i = 1; i < key->names.size(); ++i) {
     text += (i == 1 ? "  also     " : ", ") + key->names[i];
   }
   if (key->names.size() > 1) text += "\n";
   if (spec != nullptr) {
-    text += "  here     " + ValueIn(*key, *spec) + " (" + OriginIn(*key, *spec) + ")\n";
+    text += "  value    " + ValueIn(*key, *spec) + " (" + OriginIn(*key, *spec) + ")\n";
   }
   return text;
 }

@@ -7,8 +7,10 @@
 #include <optional>
 #include <set>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "engine/model/families/family.h"
 #include "training/spec/spec_foreign.h"
 #include "training/spec/spec_keys.h"
 
@@ -31,12 +33,12 @@ class SpecReader {
   void ReadFile(const fs::path& path) {
     const fs::path real = fs::weakly_canonical(path);
     if (std::find(files_.begin(), files_.end(), real) != files_.end()) {
-      Fault(std::string(kBaseConfig) + ": " + path.string() + " builds on itself");
+      Fault(std::string(kBaseConfig) + ": " + path.string() + " is its own base: remove the cycle");
       return;
     }
     if (files_.size() > kMaxBases) {
-      Fault(std::string(kBaseConfig) + ": more than " + std::to_string(kMaxBases) +
-            " files build on one another");
+      Fault(std::string(kBaseConfig) + ": the chain of base specs is longer than " +
+            std::to_string(kMaxBases) + " files");
       return;
     }
     const std::string text = engine::ReadWholeFile(path, kMaxSpecBytes);
@@ -48,10 +50,8 @@ class SpecReader {
   // `file`: null when the text comes from no file.
   void ReadYaml(const std::string& text, const std::string& source, const fs::path* file) {
     YAML::Node root;
-    try {
-      root = YAML::Load(text);
-    } catch (const YAML::Exception& error) {
-      Fault(source + ": " + error.what());
+    if (const auto error = ExceptionOf<YAML::Exception>([&] { root = YAML::Load(text); })) {
+      Fault(source + ": " + error->what());
       return;
     }
     if (!root.IsMap()) {
@@ -69,20 +69,19 @@ class SpecReader {
   void ReadOverride(const std::string& word) {
     const size_t equals = word.find('=');
     if (equals == std::string::npos || equals == 0) {
-      Fault("\"" + word + "\": an override is key=value");
+      Fault("\"" + word + "\": must be key=value");
       return;
     }
     seen_.clear();
     source_ = kCommandLine;
     const std::string value = word.substr(equals + 1);
     if (value.starts_with("[")) {
-      try {
+      const auto error = ExceptionOf<YAML::Exception>([&] {
         YAML::Node node;
         node[word.substr(0, equals)] = YAML::Load(value);
         Walk(node, "");
-      } catch (const YAML::Exception& error) {
-        Fault(word.substr(0, equals) + ": " + error.what());
-      }
+      });
+      if (error) Fault(word.substr(0, equals) + ": " + error->what());
       return;
     }
     Set(word.substr(0, equals), {{value}, false}, source_);
@@ -106,26 +105,27 @@ class SpecReader {
     if (!given || given.IsNull()) return;
     if (file == nullptr || !given.IsScalar()) {
       Fault(std::string(kBaseConfig) +
-            (file == nullptr ? ": stands in a spec file, which it is relative to; this is none"
-                             : ": must be a path"));
+            (file == nullptr
+                 ? ": is only allowed in a spec file, because its path is relative to that file"
+                 : ": must be a path"));
       return;
     }
     fs::path base;
-    try {
-      std::string origin;
-      base = Expand(given.as<std::string>(""), &origin);
-    } catch (const BadValue& bad) {
-      Fault(std::string(kBaseConfig) + ": " + bad.what());
+    std::string origin;
+    const auto bad =
+        ExceptionOf<BadValue>([&] { base = Expand(given.as<std::string>(""), &origin); });
+    if (bad) {
+      Fault(std::string(kBaseConfig) + ": " + bad->what());
       return;
     }
     if (base.empty()) return;
     if (base.is_relative()) base = file->parent_path() / base;
     if (fs::exists(base)) return ReadFile(base);
     if (base.filename() == kMaxTextsBase) {
-      spec.notes.push_back(std::string(kBaseConfig) + " has no effect here: there is no " +
-                           base.string() + ", and every key has its default here");
+      spec.notes.push_back(std::string(kBaseConfig) + " has no effect: " + base.string() +
+                           " does not exist, so every key keeps its default");
     } else {
-      Fault(std::string(kBaseConfig) + ": there is no file " + base.string());
+      Fault(std::string(kBaseConfig) + ": file " + base.string() + " does not exist");
     }
   }
 
@@ -166,13 +166,12 @@ class SpecReader {
     } else if (key->names[0].starts_with("lora.")) {
       says_which_lora_ = true;
     }
-    try {
+    const auto bad = ExceptionOf<BadValue>([&] {
       for (std::string& word : given.words) word = Expand(word, &origin);
       key->value.set(spec, given);
       spec.origins[key->names[0]] = origin;
-    } catch (const BadValue& bad) {
-      Fault(name + ": " + bad.what());
-    }
+    });
+    if (bad) Fault(name + ": " + bad->what());
   }
 
   void SetForeign(const std::string& name, const GivenValue& given) {
@@ -180,15 +179,15 @@ class SpecReader {
     if (!foreign) {
       Fault(name + ": unknown key; did you mean " + NearestSpecKey(name) + "?");
     } else if (AcceptsForeignValue(*foreign, given.is_list ? "[]" : given.words[0])) {
-      spec.notes.push_back(name + " has no effect here: " + foreign->note);
+      spec.notes.push_back(name + " has no effect: " + foreign->note);
     } else {
-      Fault(name + ": cannot be followed here: " + foreign->note);
+      Fault(name + ": is not supported: " + foreign->note);
     }
   }
 
   // Directory of the file being read.
   std::string SpecDir() const {
-    if (files_.empty()) throw BadValue("${SPEC_DIR} has a value only in a spec file");
+    if (files_.empty()) throw BadValue("${SPEC_DIR} is only allowed in a spec file");
     return files_.back().parent_path().string();
   }
 
@@ -211,7 +210,7 @@ class SpecReader {
       const size_t begin = text.find("${", from);
       if (begin == std::string::npos) break;
       const size_t end = FindEnd(text, begin);
-      if (end == std::string::npos) throw BadValue("\"${\" without \"}\"");
+      if (end == std::string::npos) throw BadValue("\"${\" has no \"}\"");
       out.append(text, from, begin - from);
       const std::string inside = text.substr(begin + 2, end - begin - 2);
       const size_t split = inside.find(":-");
@@ -224,7 +223,8 @@ class SpecReader {
       } else if (split != std::string::npos) {
         out += Expand(inside.substr(split + 2), origin);
       } else {
-        throw BadValue("environment variable " + name + " is not set");
+        throw BadValue("environment variable " + name +
+                       " is not set: set it, or give a default with ${" + name + ":-…}");
       }
       from = end + 1;
     }
@@ -253,10 +253,10 @@ class SpecReader {
     if (!says_whether_lora_) spec.lora.enable = says_which_lora_;
     if (spec.lora.enable) {
       if (m.load_parameters_path.empty()) {
-        Fault("model.load_parameters_path: must name the model that the adapter is for (lora)");
+        Fault("model.load_parameters_path: must be given with lora: the model of the adapter");
       }
       if (!m.trainable.empty()) {
-        Fault("model.trainable: cannot be set with lora, which trains its adapter alone");
+        Fault("model.trainable: must not be set with lora, which trains only its adapter");
       }
       CheckBaseType();
       CheckLoadPath();
@@ -266,21 +266,21 @@ class SpecReader {
       Fault("train.remat: auto needs train.remat_max_bytes or resources.memory_max_bytes");
     }
     if (spec.train.remat.seq_chunk % 1024 != 0) {
-      Fault("train.seq_chunk: must be a multiple of 1024, over which gradients are summed, got " +
+      Fault("train.seq_chunk: must be a multiple of 1024, got " +
             std::to_string(spec.train.remat.seq_chunk));
     }
     if (spec.train.eval_interval > 0 && spec.data.eval.empty()) {
-      Fault("data.eval: must name a file when eval_interval is set");
+      Fault("data.eval: must be given when train.eval_interval is set");
     }
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
-      Fault("train.eval_interval: must be set for early_stopping_patience");
+      Fault("train.eval_interval: must be given when train.early_stopping_patience is set");
     }
     const OptimizerSpec& optimizer = spec.train.optimizer;
     if (optimizer.kind != OptimizerKind::kSgd && static_cast<float>(optimizer.eps) == 0 &&
         static_cast<float>(optimizer.eps_root) == 0) {
       Fault(
-          "train.optimizer.eps: must be above 0 where eps_root is 0: a weight without gradient "
-          "would become NaN");
+          "train.optimizer.eps: must be above 0 if eps_root is 0, or a weight without gradient "
+          "becomes NaN");
     }
     CheckPreference();
     CheckSchedule(spec.train.schedule);
@@ -299,7 +299,9 @@ class SpecReader {
     if (data.eval_split.empty()) return;
     take(&data.eval, "data.eval");
     if (data.eval.empty()) {
-      Fault("data.eval: must name the directory of data.eval_split, or data.hf_path that of both");
+      Fault(
+          "data.eval: must be given with data.eval_split, or set data.hf_path to the directory of "
+          "both splits");
     }
   }
 
@@ -309,7 +311,7 @@ class SpecReader {
     for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
                             "lora.match", "lora.unmatched", "lora.init"}) {
       if (!spec.origins.contains(key)) continue;
-      Fault(std::string(key) + ": is that of the adapter which lora.load_path names");
+      Fault(std::string(key) + ": must not be set with lora.load_path, whose adapter has its own");
     }
   }
 
@@ -317,35 +319,39 @@ class SpecReader {
   void CheckPreference() {
     const bool are_pairs = IsPreference(spec.data.format);
     if (!spec.is_dpo()) {
-      if (are_pairs) Fault("data.format: rows of preferences are for kind train.dpo");
+      if (are_pairs) Fault("data.format: preference rows need kind train.dpo");
       for (const char* key : {"dpo.beta", "dpo.label_smoothing", "dpo.max_prompt_length"}) {
         if (!spec.origins.contains(key)) continue;
-        spec.notes.push_back(std::string(key) + " has no effect here: it is of kind train.dpo");
+        spec.notes.push_back(std::string(key) +
+                             " has no effect: it applies to kind train.dpo only");
       }
       return;
     }
     if (spec.data.format != RowFormat::kAuto && !are_pairs) {
-      Fault(
-          "data.format: train.dpo needs rows of preferences (auto, preference or "
-          "openai_preference)");
+      Fault("data.format: must be auto, preference or openai_preference for train.dpo");
     }
     if (spec.data.packing == Packing::kConcatThenSplit) {
       Fault(
-          "data.packing: concat_then_split would cut pairs apart; best_fit and first_fit keep "
-          "them whole");
+          "data.packing: must not be concat_then_split for train.dpo, since it cuts pairs apart; "
+          "use best_fit or first_fit");
     }
     if (spec.data.overflow == Overflow::kSplit) {
-      Fault("data.overflow: a pair cannot be split; truncate, truncate_left, drop or error");
+      Fault(
+          "data.overflow: must not be split for train.dpo; use truncate, truncate_left, drop or "
+          "error");
     }
     if (spec.data.turns == Turns::kApart) {
-      Fault("data.turns: a pair has one answer on each side, apart is for train.sft");
+      Fault(
+          "data.turns: must not be apart for train.dpo, where each side of a pair has one answer");
     }
     if (spec.data.train_on_completion_only == std::optional(false)) {
-      Fault("data.train_on_completion_only: train.dpo compares answers, prompts cannot count");
+      Fault(
+          "data.train_on_completion_only: must not be false for train.dpo, which compares answers "
+          "only");
     }
     if (spec.dpo.max_prompt_length >= spec.data.max_target_length) {
       Fault(
-          "dpo.max_prompt_length: must be less than data.max_target_length, which holds prompt "
+          "dpo.max_prompt_length: must be less than data.max_target_length, which covers prompt "
           "and answer");
     }
   }
@@ -355,10 +361,10 @@ class SpecReader {
     if (spec.lora.base == LoraBase::kAuto || wants_f32 == (spec.compute == engine::DType::kF32)) {
       return;
     }
-    Fault(wants_f32 ? "lora.base_dtype: f32 weights are computed with in f32: set "
-                      "precision.compute to f32"
-                    : "lora.base_dtype: bf16, int8 and int4 weights are computed with in bf16, "
-                      "precision.compute is f32");
+    Fault(
+        wants_f32
+            ? "lora.base_dtype: f32 weights need precision.compute f32"
+            : "lora.base_dtype: bf16, int8 and int4 weights need precision.compute bf16, got f32");
   }
 
   void CheckSchedule(ScheduleSpec& schedule) {
@@ -366,8 +372,8 @@ class SpecReader {
     if (schedule.kind != ScheduleKind::kWsd) return;
     const int64_t phases = WarmupSteps(schedule) + DecaySteps(schedule);
     if (phases > schedule.schedule_steps) {
-      Fault("train.schedule: warm-up and decay take " + std::to_string(phases) + " of " +
-            std::to_string(schedule.schedule_steps) + " steps");
+      Fault("train.schedule: warm-up and decay together take " + std::to_string(phases) +
+            " steps, more than schedule_steps " + std::to_string(schedule.schedule_steps));
     }
   }
 
@@ -384,6 +390,8 @@ class SpecReader {
 
 }  // namespace
 
+std::string DefaultFreshFamily() { return std::string(engine::DefaultFreshFamily().name); }
+
 TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
                          std::span<const std::string> overrides) {
   SpecReader reader;
@@ -391,8 +399,8 @@ TrainSpec ParseTrainSpec(const std::string& text, const std::string& source,
   for (const std::string& word : overrides) reader.ReadOverride(word);
   if (!reader.spec.hub_token.empty()) {
     reader.Fault(
-        "hf_access_token: requests and pipelines are recorded and may not hold a token: "
-        "set HF_TOKEN in the environment instead");
+        "hf_access_token: is not allowed here, since requests and pipelines are recorded: set "
+        "HF_TOKEN in the environment instead");
   }
   return reader.Finish(source);
 }

@@ -20,14 +20,17 @@
 
 namespace tandem::training {
 
+// The family of fresh weights by fields when a run names none.
+std::string DefaultFreshFamily();
+
 // Where the weights come from, and the shape of fresh weights.
 struct ModelSection {
   std::filesystem::path load_parameters_path;  // directory or file; empty: fresh weights
   std::filesystem::path config_path;           // config.json for fresh weights; empty: the fields
-  std::string family = "llama";
+  std::string family = DefaultFreshFamily();
   int64_t n_layers = 4;
   int64_t hidden_dim = 256;
-  int64_t ffn_dim = 0;  // 0: 8/3 of hidden_dim, rounded up to 64 (llama); hidden_dim (minigpt)
+  int64_t ffn_dim = 0;  // 0: the family's share of hidden_dim (FreshFields)
   int64_t n_heads = 4;
   int64_t n_kv_heads = 0;       // 0: n_heads
   int64_t head_dim = 0;         // 0: hidden_dim / n_heads

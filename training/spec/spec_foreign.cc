@@ -8,12 +8,12 @@ namespace {
 constexpr const char* kAny = "*";
 constexpr const char* kOff = "|false|False|0|-1|none|None|null";  // the empty value too
 
-constexpr const char* kBackend = "of MaxText's backend";
-constexpr const char* kDevices = "there is one device here";
+constexpr const char* kBackend = "a setting of MaxText's backend";
+constexpr const char* kDevices = "training uses one device";
 constexpr const char* kMesh =
-    "one device trains, so leave it out or at 1; for the same global batch multiply "
+    "training uses one device, so leave it out or set 1; for the same global batch raise "
     "train.gradient_accumulation_steps instead";
-constexpr const char* kExport = "of Orbax files, which are not written here";
+constexpr const char* kExport = "a setting of Orbax files, which training does not write";
 constexpr const char* kF32 = "sums, logits and softmax are always f32";
 constexpr const char* kGoodput = "goodput is always measured: perf/goodput in metrics.jsonl";
 constexpr const char* kShape = "shapes come from model.config or load_parameters_path";
@@ -29,62 +29,62 @@ constexpr Row kRows[] = {
     {"hardware", kAny, kBackend}, {"jax_*", kAny, kBackend}, {"dump_hlo*", kAny, kBackend},
     {"compile*", kAny, kBackend}, {"xla*", kAny, kBackend}, {"sa_*", kAny, kBackend},
     {"use_tokamax_*", kAny, kBackend}, {"colocated_*", kAny, kBackend},
-    {"elastic_*", kAny, kBackend}, {"attention", kAny, "there is one kernel of attention"},
+    {"elastic_*", kAny, kBackend}, {"attention", kAny, "there is only one attention kernel"},
     {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, kDevices},
     {"ici_*", "|1|-1", kMesh}, {"dcn_*", "|1|-1", kMesh}, {"mesh*", "|1|-1|none|None|null", kMesh},
     {"enable_single_controller", kAny, kBackend}, {"skip_jax_distributed_system", kAny, kBackend},
     {"shard_optimizer_over_data", kAny, kDevices},
     {"enable_single_replica_ckpt_restoring", kAny, kDevices},
-    {"scan_layers", kAny, "layers are always looped over"},
-    {"param_scan_axis", kAny, "layers are always looped over"},
-    {"force_unroll", kAny, "exports are always by layer"},
+    {"scan_layers", kAny, "layers always run in a loop"},
+    {"param_scan_axis", kAny, "layers always run in a loop"},
+    {"force_unroll", kAny, "exports always have one tensor per layer"},
     {"num_vocab_tiling", kAny, "the head is always tiled"},
     {"matmul_precision", kAny, kF32}, {"cast_logits_to_fp32", kAny, kF32},
     {"logits_dot_in_fp32", kAny, kF32}, {"float32_qk_product", kAny, kF32},
     {"float32_logits", kAny, kF32},
-    {"weight_dtype", kAny, "masters are always f32"},
+    {"weight_dtype", kAny, "master weights are always f32"},
     {"grad_dtype", kAny, "gradients are always f32"},
     {"model_name", kAny, kShape}, {"override_model_config", kAny, kShape},
-    {"dataset_type", kAny, "the file says what it is"},
-    {"tokenizer_type", kAny, "the file says what it is"},
-    {"tokenize_train_data", kAny, "text is always tokenised here"},
-    {"grain_worker_count", kAny, "data is read in the step's own process"},
-    {"grain_num_threads", kAny, "data is read in the step's own process"},
-    {"grain_prefetch_buffer_size", kAny, "data is read in the step's own process"},
-    {"enable_checkpointing", kAny, "a run always leaves a checkpoint"},
+    {"dataset_type", kAny, "the format is detected from the file"},
+    {"tokenizer_type", kAny, "the format is detected from the file"},
+    {"tokenize_train_data", kAny, "the run always tokenises text itself"},
+    {"grain_worker_count", kAny, "the training process reads the data itself"},
+    {"grain_num_threads", kAny, "the training process reads the data itself"},
+    {"grain_prefetch_buffer_size", kAny, "the training process reads the data itself"},
+    {"enable_checkpointing", kAny, "a run always writes a checkpoint"},
     {"enable_autocheckpoint", kAny, "SIGTERM always saves a checkpoint"},
-    {"save_checkpoint_on_completion", "true|True", "the end always saves a checkpoint"},
-    {"save_checkpoint_on_start", kOff, "there is nothing to save before the first step"},
+    {"save_checkpoint_on_completion", "true|True", "a run always saves a checkpoint at its end"},
+    {"save_checkpoint_on_start", kOff, "no checkpoint is written before the first step"},
     {"checkpoint_storage_*", kAny, kExport},
     {"use_tunix_gradient_accumulation", kAny, "accumulation is always weighted by tokens"},
-    {"dpo.orpo_lambda", kAny, "of ORPO, which is not available"},
+    {"dpo.orpo_lambda", kAny, "a setting of ORPO, which is not supported"},
     {"steps_per_eval", kAny, "see train.eval_steps"},
     {"eval_per_device_batch_size", kAny, "evaluations use train.per_device_batch_size"},
-    {"metrics_file", kAny, "scalars are always in metrics.jsonl of the run's directory"},
-    {"gcs_metrics", kAny, "scalars are always in metrics.jsonl of the run's directory"},
+    {"metrics_file", kAny, "metrics.jsonl in the run's directory always has the scalars"},
+    {"gcs_metrics", kAny, "metrics.jsonl in the run's directory always has the scalars"},
     {"save_config_to_gcs", kAny, "see `tandem config show`"},
     {"log_config", kAny, "see `tandem config show`"},
     {"enable_goodput_recording", kAny, kGoodput}, {"monitor_goodput", kAny, kGoodput},
     {"goodput_upload_interval_seconds", kAny, kGoodput},
-    {"monitor_step_time_deviation", kAny, "step times are in metrics.jsonl"},
-    {"step_deviation_interval_seconds", kAny, "step times are in metrics.jsonl"},
+    {"monitor_step_time_deviation", kAny, "metrics.jsonl has the step times"},
+    {"step_deviation_interval_seconds", kAny, "metrics.jsonl has the step times"},
 
-    {"hf_name", kOff, "name the directory of the subset with hf_path"},
-    {"hf_data_dir", kOff, "name the directory itself with hf_path"},
+    {"hf_name", kOff, "set hf_path to the directory of the subset"},
+    {"hf_data_dir", kOff, "set hf_path to that directory"},
     {"grain_train_files", kOff, "use data.train: a pattern or a list of files, without weights"},
     {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
-    {"lora_input_adapters_path", kOff, "name the adapter to go on from in lora.load_path, or serve it beside its base"},
+    {"lora_input_adapters_path", kOff, "use lora.load_path to continue training an adapter"},
     {"enable_continuous_checkpointing", kOff, "use checkpoint.period"},
     {"enable_emergency_checkpoint", kOff, "use checkpoint.period"},
     {"enable_multi_tier_checkpointing", kOff, "use checkpoint.period"},
     {"quantization", kOff, "train in bf16 and serve the result with --dtype"},
     {"use_qwix_quantization", kOff, "train in bf16 and serve the result with --dtype"},
-    {"quantize_kvcache", kOff, "of serving, not of training"},
-    {"enable_rampup_batch_size", kOff, "batches have one size"},
-    {"z_loss_multiplier", "|0|0.0", "the loss is cross-entropy alone"},
-    {"reuse_example_batch", kOff, "every step has its own data"},
-    {"eval_start_step", kOff, "evaluations begin at the first interval"},
+    {"quantize_kvcache", kOff, "a setting of serving, not of training"},
+    {"enable_rampup_batch_size", kOff, "the batch size is constant"},
+    {"z_loss_multiplier", "|0|0.0", "the loss is plain cross-entropy"},
+    {"reuse_example_batch", kOff, "every step reads new data"},
+    {"eval_start_step", kOff, "evaluations start at the first interval"},
 };
 // clang-format on
 

@@ -26,7 +26,7 @@ std::string NearestSpecKey(const std::string& name);
 
 std::string DefaultOf(const SpecKey& key);
 
-// The key's row in README.md.
-std::string MarkdownRow(const SpecKey& key);
+// The key's entry in README.md: a list item of lines of at most 120 columns.
+std::string MarkdownEntry(const SpecKey& key);
 
 }  // namespace tandem::training

@@ -80,7 +80,7 @@ std::vector<std::string> ParseNames(const GivenValue& given) {
     }
   }
   for (const std::string& name : names) {
-    if (name.empty()) throw BadValue("must be names of columns, one is empty");
+    if (name.empty()) throw BadValue("must not have an empty column name");
   }
   return names;
 }

@@ -161,7 +161,7 @@ SpecValue Choice(Field field, std::vector<std::pair<std::string, Enum>> choices)
               field(spec) = value;
               return;
             }
-            throw BadValue("must be one of " + names + "; got \"" + word + "\"");
+            throw BadValue("must be one of " + names + ", got \"" + word + "\"");
           },
           [=](const TrainSpec& spec) {
             for (const auto& [name, value] : choices) {

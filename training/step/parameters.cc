@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/formats/stored/stored_tensor.h"
+#include "engine/model/find_weight.h"
 #include "training/lora/name_pattern.h"
 
 namespace tandem::training {
@@ -180,14 +181,14 @@ void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& sp
     const engine::StoredTensor* tensor = engine::FindWeight(dir, spec);
     if (tensor == nullptr || tensor->encoding == engine::Encoding::kPlain) continue;
     throw Error(ErrorCode::kUnsupported,
-                dir.name() + ": tensor " + spec.name + " is in blocks of integers (" +
+                dir.name() + ": tensor " + spec.name + " has quantised blocks (" +
                     std::string(engine::EncodingName(tensor->encoding)) + "), " + why +
                     ": train from the F32, F16 or BF16 file of the model");
   }
 }
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
-  RefuseBlocks(dir, specs_, "which have no gradients of their own");
+  RefuseBlocks(dir, specs_, "which cannot be trained");
   for (size_t i = 0; i < specs_.size(); ++i) {
     const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
     if (tensor == nullptr || tensor->IsAsAsked()) {
@@ -343,8 +344,8 @@ void ParameterStore::RestoreOptimizer(const engine::SafetensorsFile& file,
     if (theirs == nullptr || theirs->shape != mine.view.shape || theirs->dtype != mine.view.dtype) {
       throw Error(ErrorCode::kDataLoss,
                   source + ": optimiser tensor " + mine.name +
-                      " is missing or misshapen; a run goes on with the train.optimizer (type, " +
-                      "state, momentum) that it began with");
+                      " is missing or has the wrong shape; set train.optimizer (type, state, "
+                      "momentum) as at the start of the run");
     }
     // The views point into this object's own buffers, which are not const here.
     std::memcpy(const_cast<std::byte*>(mine.view.data), theirs->data, theirs->bytes());

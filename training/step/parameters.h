@@ -8,7 +8,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/formats/model_dir.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "engine/ops/ops_context.h"
 #include "training/optim/optimizer.h"
 #include "training/spec/fresh_init.h"

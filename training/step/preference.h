@@ -28,21 +28,21 @@ struct PairRows {
   PairLogProbs reference;  // under the model that the run began with
 };
 
-// -(1 - e) log sigma(beta d) - e log sigma(-beta d), with e the label smoothing and d = (policy's
-// chosen - rejected) - (reference's chosen - rejected).
+// The loss of a pair (DPO, Rafailov et al. 2023): -(1 - e) log sigma(beta d) - e log sigma(-beta
+// d). e is the label smoothing. d is the policy's (chosen - rejected) minus the reference's.
 double PairLoss(const DpoOptions& options, const PairLogProbs& policy,
                 const PairLogProbs& reference);
 // Minus the derivative of PairLoss by d.
 double PairLossSlope(const DpoOptions& options, const PairLogProbs& policy,
                      const PairLogProbs& reference);
 
-// Sums over pairs until Mean(), which returns the means. A reward is beta times the gain of the
-// policy's log-probability over the reference's.
+// Sums over pairs. Mean() returns a copy with the means, or zeros without pairs. A reward is beta
+// times the gain of the policy's log-probability over the reference's.
 struct PreferenceFigures {
   double loss = 0;
   double chosen_reward = 0;
   double rejected_reward = 0;
-  double accuracy = 0;  // share of pairs whose chosen answer has the greater reward
+  double accuracy = 0;  // pairs whose chosen answer has the greater reward
   double margin = 0;    // chosen reward - rejected reward
   double chosen_logprob = 0;
   double rejected_logprob = 0;

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "training/optim/guards.h"

@@ -15,7 +15,7 @@
 #include "engine/base/quoted.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/json.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 namespace {
@@ -58,8 +58,8 @@ void CheckWritten(const ModelSource& source, const ModelConfig& config,
   const auto written = OpenModelFiles(path, {});
   const std::string difference = FirstDifference(config, ConfigOf(*written).config);
   if (!difference.empty()) {
-    throw Error(ErrorCode::kUnsupported, source.name() + ": GGUF cannot say its " + difference +
-                                             "; convert it to hf or native");
+    throw Error(ErrorCode::kUnsupported, source.name() + ": GGUF cannot represent the model's " +
+                                             difference + "; convert the model to hf or native");
   }
   CompareTokenizers(source, *written, warnings);
 }
@@ -191,10 +191,9 @@ GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
   keys.Add("general.file_type", FileType(dtype, report.tensors));
   keys.Add("general.quantization_version", uint32_t{2});
   AddGgufTokenizer(source, config, keys, &report.warnings);
-  if (architecture.name == "llama" && config.LayerAttention(0).window > 0) {
-    report.warnings.emplace_back(
-        "other programs that read GGUF do not know a sliding window of this architecture; they "
-        "compute another model beyond it");
+  if (architecture.caveat != nullptr) {
+    std::string caveat = architecture.caveat(config);
+    if (!caveat.empty()) report.warnings.push_back(std::move(caveat));
   }
   std::vector<GgufTensorInfo> infos;
   for (const GgufTensor& tensor : report.tensors) infos.push_back(tensor.info);
@@ -228,7 +227,7 @@ void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
     }
     if (same) continue;
     throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(wanted.name) +
-                                          " is not what was written; nothing is kept");
+                                          " differs from the written tensor; no target is written");
   }
   advance(left);
 }

@@ -4,14 +4,14 @@
 
 #include "convert/formats/gguf/gguf_writer.h"
 #include "engine/formats/gguf/gguf_names.h"
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::convert {
 
 // Maps a model's configuration to GGUF keys. `source` is named in messages.
 
-// Returns the architecture that computes this configuration. Throws kUnsupported for a family
-// without one, and for settings that GGUF readers fix to another value.
+// Returns the architecture of the configuration's family. Throws kUnsupported for a family without
+// one, and for a setting beyond its limits.
 const engine::GgufArchitecture& GgufArchitectureFor(const engine::ModelConfig& config,
                                                     const std::string& source);
 
@@ -19,8 +19,8 @@ const engine::GgufArchitecture& GgufArchitectureFor(const engine::ModelConfig& c
 void AddGgufConfig(const engine::GgufArchitecture& architecture, const engine::ModelConfig& config,
                    GgufKeys& keys);
 
-// Returns the divisors of Llama 3's rope frequencies for `rope_freqs.weight`; empty for other
-// ropes.
+// Returns the divisors of rope frequencies for `rope_freqs.weight`; empty for ropes that keys
+// express.
 std::vector<float> GgufRopeDivisors(const engine::ModelConfig& config);
 
 // Names the first setting in which two configurations compute differently, or returns an empty

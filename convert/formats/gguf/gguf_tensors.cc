@@ -3,16 +3,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <map>
-#include <mutex>
 
 #include "convert/formats/gguf/gguf_config.h"
+#include "convert/tensors/source_config.h"
 #include "convert/work/journal_syncer.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/parallel_for.h"
 #include "engine/base/quoted.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 namespace {
@@ -43,18 +43,15 @@ GgufNumbers ChooseNumbers(const GgufTensorInfo& info, bool makes_logits, DType s
   return numbers == GgufNumbers::kQ4_0 && makes_logits ? GgufNumbers::kQ8_0 : numbers;
 }
 
-int64_t FindSource(const ModelSource& source, const WeightSpec& spec) {
-  int64_t found = source.Find(spec.name);
-  for (const std::string& alias : spec.aliases) {
-    if (found < 0) found = source.Find(alias);
-  }
+int64_t RequireWeight(const ModelSource& source, const WeightSpec& spec) {
+  const int64_t found = FindWeight(source, spec);
   if (found < 0) {
     throw Error(ErrorCode::kDataLoss,
                 source.name() + ": tensor " + Quoted(spec.name) + " is missing");
   }
   if (source.tensors()[static_cast<size_t>(found)].view.shape != spec.source_shape) {
     throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(spec.name) +
-                                          " has another shape than config.json says");
+                                          " has a shape that does not match config.json");
   }
   return found;
 }
@@ -126,28 +123,21 @@ void WriteRows(const RowReader& reader, size_t index, const std::string& source_
       std::max<int64_t>(1, kWritePieceElements / std::max<int64_t>(reader.row_elements(), 1));
   const int64_t n_pieces = (reader.rows() + rows_at_once - 1) / rows_at_once;
   std::vector<GgufError> errors(static_cast<size_t>(n_pieces));
-  std::mutex mutex;  // guards fault
-  std::exception_ptr fault;
-  pool.ParallelFor(n_pieces, [&](int64_t piece, int) {
-    try {
-      const int64_t first = piece * rows_at_once;
-      const int64_t count = std::min(rows_at_once, reader.rows() - first);
-      std::vector<float> values;
-      reader.Read(first, count, &values);
-      std::vector<std::byte> bytes(
-          static_cast<size_t>(GgufBytes(tensor.info.numbers, static_cast<int64_t>(values.size()))));
-      if (!EncodeGguf(tensor.info.numbers, values, bytes, &errors[static_cast<size_t>(piece)])) {
-        throw Error(ErrorCode::kDataLoss,
-                    source_name + ": tensor " + Quoted(tensor.info.name) + " holds values that " +
-                        std::string(GgufNumbersName(tensor.info.numbers)) + " does not have");
-      }
-      writer.Write(index, GgufBytes(tensor.info.numbers, first * reader.row_elements()), bytes);
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!fault) fault = std::current_exception();
+  RunAll(pool, n_pieces, [&](int64_t piece, int) {
+    const int64_t first = piece * rows_at_once;
+    const int64_t count = std::min(rows_at_once, reader.rows() - first);
+    std::vector<float> values;
+    reader.Read(first, count, &values);
+    std::vector<std::byte> bytes(
+        static_cast<size_t>(GgufBytes(tensor.info.numbers, static_cast<int64_t>(values.size()))));
+    if (!EncodeGguf(tensor.info.numbers, values, bytes, &errors[static_cast<size_t>(piece)])) {
+      throw Error(ErrorCode::kDataLoss, source_name + ": tensor " + Quoted(tensor.info.name) +
+                                            " has values outside the range of " +
+                                            std::string(GgufNumbersName(tensor.info.numbers)) +
+                                            "; choose another dtype");
     }
+    writer.Write(index, GgufBytes(tensor.info.numbers, first * reader.row_elements()), bytes);
   });
-  if (fault) std::rethrow_exception(fault);
   for (const GgufError& error : errors) tensor.error.Add(error);
 }
 
@@ -207,15 +197,15 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
     const auto name = engine::GgufNameOf(architecture, spec.name);
     if (!name) {
       throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
-                                               " has no place in architecture " +
+                                               " has no counterpart in GGUF's architecture " +
                                                Quoted(architecture.name) +
-                                               " of GGUF; convert it to hf or native");
+                                               "; convert the model to hf or native");
     }
     GgufTensor tensor;
     tensor.info.name = name->name;
     tensor.info.shape = spec.source_shape;
     tensor.change = name->change;
-    tensor.source = FindSource(source, spec);
+    tensor.source = RequireWeight(source, spec);
     if (tensor.change == GgufChange::kQueryPairs) tensor.heads = config.attention.n_heads;
     if (tensor.change == GgufChange::kKeyPairs) tensor.heads = config.attention.n_kv_heads;
     if (tensor.change == GgufChange::kTransposed) {

@@ -9,7 +9,7 @@
 #include "convert/tensors/model_source.h"
 #include "convert/work/write_context.h"
 #include "engine/formats/gguf/gguf_names.h"
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::convert {
 

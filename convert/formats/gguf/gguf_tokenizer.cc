@@ -47,7 +47,7 @@ void AddTexts(const GgufVocabulary& vocabulary, GgufKeys& keys) {
   keys.Add("tokenizer.ggml.pre", vocabulary.pre);
   keys.Add("tokenizer.ggml.tokens", texts);
   keys.Add("tokenizer.ggml.token_type", types);
-  if (vocabulary.model == "gpt2") {
+  if (vocabulary.model == engine::kGgufByteLevelBpe) {
     keys.Add("tokenizer.ggml.merges", vocabulary.merges);
     return;
   }
@@ -70,12 +70,13 @@ void FitTo(int64_t vocab_size, const Tokenizer& tokenizer, const std::string& so
   for (size_t id = static_cast<size_t>(vocab_size); id < tokens.size(); ++id) {
     if (tokens[id].text.empty()) continue;
     if (tokens[id].type == SentencePieceType::kNormal) {
-      throw Error(ErrorCode::kUnsupported,
-                  source + ": the tokenizer has " + std::to_string(tokens.size()) +
-                      " tokens for a model of " + std::to_string(vocab_size) + " embeddings");
+      throw Error(ErrorCode::kUnsupported, source + ": the tokenizer has " +
+                                               std::to_string(tokens.size()) +
+                                               " tokens, but the model has only " +
+                                               std::to_string(vocab_size) + " embeddings");
     }
     vocabulary.warnings.push_back("token " + Quoted(tokens[id].text) +
-                                  " has no embedding and is left out");
+                                  " has no embedding, so it is left out");
   }
   tokens.resize(static_cast<size_t>(vocab_size));
   for (size_t id = 0; id < tokens.size(); ++id) {
@@ -164,7 +165,7 @@ void AddSpecial(const ModelSource& source, const engine::ModelConfig& config,
       special.Add(kEndKeys[i], ends[i]);
     } else {
       warnings->push_back("token " + std::to_string(ends[i]) +
-                          " ends an answer too, for which GGUF has no key left");
+                          " also ends a turn, but GGUF has no further key for it");
     }
   }
 
@@ -172,8 +173,8 @@ void AddSpecial(const ModelSource& source, const engine::ModelConfig& config,
   if (!starts_with_bos || files.suffix.size() > 1) {
     throw Error(ErrorCode::kUnsupported,
                 source.name() +
-                    ": the tokenizer puts several tokens around every text, which GGUF "
-                    "has no words for; convert the model to hf or native");
+                    ": the tokenizer adds several tokens around every text, which GGUF cannot "
+                    "represent; convert the model to hf or native");
   }
   keys.Add("tokenizer.ggml.add_bos_token", files.add_bos);
   const bool add_eos =
@@ -218,7 +219,7 @@ void AddGgufTokenizer(const ModelSource& source, const engine::ModelConfig& conf
     SpecialKeys special(config.vocab_size, keys);
     if (config.bos_token >= 0) special.Add("bos_token_id", config.bos_token);
     if (!config.eos_tokens.empty()) special.Add("eos_token_id", config.eos_tokens.front());
-    warnings->emplace_back("the model has no tokenizer; programs can only be given token ids");
+    warnings->emplace_back("the model has no tokenizer; readers of the file accept only token ids");
     return;
   }
   auto vocabulary = ReadGgufVocabulary(
@@ -233,7 +234,8 @@ void CompareTokenizers(const ModelSource& source, const ModelSource& written,
                        std::vector<std::string>* warnings) {
   const auto is = Load(source), other = LoadWritten(written);
   if (!is) return;
-  if (!other) throw Error(ErrorCode::kInternal, written.name() + ": lost its tokenizer");
+  if (!other)
+    throw Error(ErrorCode::kInternal, written.name() + ": the written file has no tokenizer");
   std::vector<std::string> texts(kProbes.begin(), kProbes.end());
   // All tokens, 256 per text.
   constexpr TokenId kTogether = 256;
@@ -243,13 +245,14 @@ void CompareTokenizers(const ModelSource& source, const ModelSource& written,
   }
   if (const std::string* text =
           FirstDifference(*is->tokenizer, *other->tokenizer, SpecialTokens::kPlainText, texts)) {
-    throw Error(ErrorCode::kUnsupported,
-                source.name() + ": as GGUF has it, the tokenizer encodes or decodes " +
-                    Quoted(text->substr(0, 60)) + " otherwise; convert the model to hf or native");
+    throw Error(ErrorCode::kUnsupported, source.name() +
+                                             ": the tokenizer in GGUF encodes or decodes " +
+                                             Quoted(text->substr(0, 60)) +
+                                             " differently; convert the model to hf or native");
   }
   if (const std::string* text =
           FirstDifference(*is->tokenizer, *other->tokenizer, SpecialTokens::kParseSpecial, texts)) {
-    warnings->push_back("next to special tokens text may be encoded otherwise: " +
+    warnings->push_back("text next to special tokens may be encoded differently: " +
                         Quoted(text->substr(0, 60)));
   }
 }

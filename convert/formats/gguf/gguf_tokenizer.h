@@ -5,12 +5,13 @@
 
 #include "convert/formats/gguf/gguf_writer.h"
 #include "convert/tensors/model_source.h"
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::convert {
 
-// Adds the source's tokenizer as `tokenizer.*` keys: byte-level BPE as `gpt2`, SentencePiece BPE as
-// `llama`, no tokenizer as `no_vocab`. There are as many tokens as embeddings. Throws kUnsupported
+// Adds the source's tokenizer as `tokenizer.*` keys: byte-level BPE, SentencePiece BPE or no
+// tokenizer
+// (`no_vocab`). There are as many tokens as embeddings. Throws kUnsupported
 // naming the part that GGUF cannot express (unnamed patterns, Unigram, WordPiece). `warnings`
 // receives differences that a reader may show.
 void AddGgufTokenizer(const ModelSource& source, const engine::ModelConfig& config, GgufKeys& keys,

@@ -12,6 +12,7 @@
 #include "engine/tokenizer/files/json_value.h"
 #include "engine/tokenizer/readers/sentencepiece.h"
 #include "engine/tokenizer/readers/tiktoken.h"
+#include "engine/tokenizer/readers/tokenizer_classes.h"
 
 namespace tandem::convert {
 namespace {
@@ -26,7 +27,7 @@ constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 [[noreturn]] void Refuse(const std::string& source, const std::string& what) {
   throw Error(
       ErrorCode::kUnsupported,
-      source + ": " + what + ", which GGUF has no words for; convert the model to hf or native");
+      source + ": " + what + ", which GGUF cannot represent; convert the model to hf or native");
 }
 
 std::string TextOf(const JsonValue& object, const char* field) {
@@ -75,8 +76,8 @@ Cuts ReadCuts(const JsonValue& root) {
     const std::string type = TextOf(stage, "type");
     if (type == "ByteLevel") {
       cuts.byte_level = true;
-      if (FlagOf(stage, "add_prefix_space", true)) refuse("a ByteLevel that adds a space");
-      if (FlagOf(stage, "use_regex", true)) cuts.patterns.emplace_back(engine::Gpt2Pattern());
+      if (FlagOf(stage, "add_prefix_space", true)) refuse("a ByteLevel with add_prefix_space");
+      if (FlagOf(stage, "use_regex", true)) cuts.patterns.emplace_back(engine::ByteLevelPattern());
     } else if (type == "Digits") {
       cuts.patterns.emplace_back(FlagOf(stage, "individual_digits") ? R"(\p{N})" : R"(\p{N}+)");
     } else if (type == "Split") {
@@ -87,7 +88,7 @@ Cuts ReadCuts(const JsonValue& root) {
       // Removed and inverted keeps the matches; these patterns match every character.
       const bool keeps =
           (behavior == "Isolated" && !inverted) || (behavior == "Removed" && inverted);
-      if (regex.empty() || !keeps) refuse("a Split that is not Isolated by a Regex");
+      if (regex.empty() || !keeps) refuse("a Split other than Isolated with a Regex");
       cuts.patterns.push_back(regex);
     } else {
       refuse("pre_tokenizer " + Quoted(type));
@@ -108,15 +109,17 @@ std::string FindPre(const std::vector<std::string>& patterns, bool nfc, bool ign
   }
   std::string pattern;
   for (const std::string& one : patterns) pattern += (pattern.empty() ? "" : " then ") + one;
-  Refuse(source, "text is cut by " + Quoted(pattern) + (nfc ? " after NFC" : "") +
-                     (ignore_merges ? " with ignore_merges" : "") + ", as by none of " + known);
+  Refuse(source, "the tokenizer splits text by " + Quoted(pattern) + (nfc ? " after NFC" : "") +
+                     (ignore_merges ? " with ignore_merges" : "") + ", unlike GGUF's " + known);
 }
 
 bool ReadsNfc(const JsonValue& root, const std::string& source) {
   bool nfc = false;
   for (const JsonValue& stage : Stages(root.Find("normalizer"), "normalizers")) {
     const std::string type = TextOf(stage, "type");
-    if (type != "NFC") Refuse(source, "normalizer " + Quoted(type) + " before bytes");
+    if (type != "NFC")
+      Refuse(source,
+             "the tokenizer has normalizer " + Quoted(type) + " in a byte-level vocabulary");
     nfc = true;
   }
   return nfc;
@@ -169,16 +172,17 @@ void ReadAdded(const JsonValue& root, bool spaces, const std::string& source, Gg
     }
   });
   if (!odd.empty()) {
-    out.warnings.push_back("added token " + odd +
-                           ", which GGUF does not say: text next to it may be encoded otherwise");
+    out.warnings.push_back(
+        "added token " + odd +
+        ", which GGUF cannot represent: text next to it may be encoded differently");
   }
 }
 
 GgufVocabulary ReadByteLevel(const JsonValue& root, const JsonValue& model, const Cuts& cuts,
                              const std::string& source) {
-  if (!cuts.unsupported.empty()) Refuse(source, "it has " + cuts.unsupported);
+  if (!cuts.unsupported.empty()) Refuse(source, "the tokenizer has " + cuts.unsupported);
   GgufVocabulary out;
-  out.model = "gpt2";
+  out.model = engine::kGgufByteLevelBpe;
   out.pre = FindPre(cuts.patterns, ReadsNfc(root, source), FlagOf(model, "ignore_merges"), source);
   if (const auto vocab = model.Find("vocab")) ReadVocab(*vocab, source, out);
   for (const auto& [left, right] : ReadMerges(model)) {
@@ -203,7 +207,8 @@ bool ReadsSpacePrefix(const JsonValue& root, const std::string& source) {
                TextOf(stage, "content") == kMetaspace) {
       escapes = true;
     } else {
-      Refuse(source, "normalizer " + Quoted(type) + " before pieces");
+      Refuse(source,
+             "the tokenizer has normalizer " + Quoted(type) + " in a SentencePiece vocabulary");
     }
   }
   for (const JsonValue& stage : Stages(root.Find("pre_tokenizer"), "pretokenizers")) {
@@ -215,10 +220,11 @@ bool ReadsSpacePrefix(const JsonValue& root, const std::string& source) {
       escapes = true;
     } else if (!(type == "Split" && escapes && pattern && TextOf(*pattern, "String") == " ")) {
       // Gemma's Split finds no spaces, since they were replaced before.
-      Refuse(source, "pre_tokenizer " + Quoted(type) + " before pieces");
+      Refuse(source,
+             "the tokenizer has pre_tokenizer " + Quoted(type) + " in a SentencePiece vocabulary");
     }
   }
-  if (!escapes) Refuse(source, "spaces are not written as U+2581");
+  if (!escapes) Refuse(source, "the tokenizer does not replace spaces with U+2581");
   return prefix;
 }
 
@@ -242,7 +248,7 @@ void ScoreByMerges(const std::vector<std::pair<std::string, std::string>>& merge
       std::string both = left;
       both.append(" ").append(right);
       Refuse(source,
-             "merges " + Quoted(both) + " after others, so that no score orders its tokens");
+             "the tokenizer merges " + Quoted(both) + " in an order that scores cannot express");
     }
     last = entry->second;
     pairs.emplace(left, right);
@@ -255,7 +261,7 @@ void ScoreByMerges(const std::vector<std::pair<std::string, std::string>>& merge
       const std::string_view left = text.substr(0, cut), right = text.substr(cut);
       if (!id_of.contains(left) || !id_of.contains(right) || pairs.contains({left, right}))
         continue;
-      Refuse(source, "tokens " + Quoted(left) + " and " + Quoted(right) + " never merge into " +
+      Refuse(source, "the tokens " + Quoted(left) + " and " + Quoted(right) + " never merge into " +
                          Quoted(text));
     }
   }
@@ -269,10 +275,12 @@ bool IsByteToken(std::string_view text) {
 
 GgufVocabulary ReadPieceBpe(const JsonValue& root, const JsonValue& model,
                             const std::string& source) {
-  if (FlagOf(model, "ignore_merges")) Refuse(source, "pieces with ignore_merges");
-  if (!FlagOf(model, "byte_fallback")) Refuse(source, "pieces without byte_fallback");
+  if (FlagOf(model, "ignore_merges"))
+    Refuse(source, "the tokenizer has SentencePiece tokens with ignore_merges");
+  if (!FlagOf(model, "byte_fallback"))
+    Refuse(source, "the tokenizer has SentencePiece tokens without byte_fallback");
   GgufVocabulary out;
-  out.model = "llama";
+  out.model = engine::kGgufSentencePiece;
   out.add_space_prefix = ReadsSpacePrefix(root, source);
   if (const auto vocab = model.Find("vocab")) ReadVocab(*vocab, source, out);
   const std::string unknown = TextOf(model, "unk_token");
@@ -291,7 +299,7 @@ GgufVocabulary ReadTokenizerJson(const std::string& text, const std::string& sou
   const auto model = root.Find("model");
   const std::string type = model ? TextOf(*model, "type") : "";
   if (!model || !model->Find("merges") || (!type.empty() && type != "BPE")) {
-    Refuse(source, "model " + Quoted(type));
+    Refuse(source, "the tokenizer has model type " + Quoted(type));
   }
   const Cuts cuts = ReadCuts(root);
   return cuts.byte_level ? ReadByteLevel(root, *model, cuts, source)
@@ -301,16 +309,15 @@ GgufVocabulary ReadTokenizerJson(const std::string& text, const std::string& sou
 GgufVocabulary ReadTokenizerModel(const std::string& text, const std::string& source,
                                   const std::optional<std::string>& config) {
   const engine::SentencePieceList list = engine::ListSentencePieces(text, source);
-  if (!list.is_bpe) Refuse(source, "a Unigram vocabulary");
+  if (!list.is_bpe) Refuse(source, "the tokenizer has a Unigram vocabulary");
   GgufVocabulary out;
-  out.model = "llama";
+  out.model = engine::kGgufSentencePiece;
   out.add_space_prefix = list.add_dummy_prefix;
   out.remove_extra_whitespaces = list.remove_extra_whitespaces;
   out.charsmap = list.charsmap;
   if (!out.charsmap.empty() || out.remove_extra_whitespaces) {
     out.warnings.emplace_back(
-        "the tokenizer normalises text before pieces are looked for; other programs that read GGUF "
-        "may not");
+        "the tokenizer normalises text before it looks for tokens; other GGUF readers may not");
   }
   for (const auto& piece : list.pieces) {
     std::string spelled(piece.text);
@@ -319,19 +326,22 @@ GgufVocabulary ReadTokenizerModel(const std::string& text, const std::string& so
   }
   if (config && JsonDocument::Parse(*config, source).root().Find("added_tokens_decoder")) {
     // The loader of tokenizer.model ignores them too; adding them would shift ids.
-    out.warnings.emplace_back("tokens that only tokenizer_config.json adds are left out");
+    out.warnings.emplace_back("tokens that occur only in tokenizer_config.json are left out");
   }
   return out;
 }
 
-// Reads GPT-2's two files; the tokenizer's class decides the pattern that splits text.
+// Reads vocab.json and merges.txt; the tokenizer's class decides the pattern that splits text.
 GgufVocabulary ReadTwoFiles(const std::string& vocab, const std::string& merges,
                             const std::optional<std::string>& config, const std::string& source) {
-  std::string family;
-  if (config) family = TextOf(JsonDocument::Parse(*config, source).root(), "tokenizer_class");
+  std::string name;
+  if (config) name = TextOf(JsonDocument::Parse(*config, source).root(), "tokenizer_class");
+  const engine::TwoFileClass* tokenizer_class = engine::FindTwoFileClass(name);
+  if (tokenizer_class == nullptr) Refuse(source, "tokenizer_class " + Quoted(name));
   GgufVocabulary out;
-  out.model = "gpt2";
-  out.pre = family.starts_with("Qwen2Tokenizer") ? "qwen2" : "gpt-2";
+  out.model = engine::kGgufByteLevelBpe;
+  out.pre = FindPre({std::string(tokenizer_class->pattern)}, tokenizer_class->nfc,
+                    /*ignore_merges=*/false, source);
   ReadVocab(JsonDocument::Parse(vocab, source + "/vocab.json").root(), source, out);
   for (size_t at = 0; at < merges.size();) {
     const size_t end = std::min(merges.find('\n', at), merges.size());
@@ -347,8 +357,9 @@ GgufVocabulary ReadTwoFiles(const std::string& vocab, const std::string& merges,
 
 Token& GgufVocabulary::At(int64_t id, const std::string& source) {
   if (id < 0 || id >= kMostTokens) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": has a token without an id below " + std::to_string(kMostTokens));
+    throw Error(ErrorCode::kDataLoss, source +
+                                          ": a token has an id that is negative or not below " +
+                                          std::to_string(kMostTokens));
   }
   if (static_cast<size_t>(id) >= tokens.size()) tokens.resize(static_cast<size_t>(id) + 1);
   return tokens[static_cast<size_t>(id)];
@@ -365,7 +376,8 @@ std::optional<GgufVocabulary> ReadGgufVocabulary(const std::string& source,
   }
   for (const char* name :
        {"tokenizer.model", "qwen.tiktoken", "tokenizer.tiktoken", "tiktoken.model"}) {
-    if (read(name)) Refuse(source, std::string("ranks of tiktoken (") + name + ") without merges");
+    if (read(name))
+      Refuse(source, std::string("the tokenizer has tiktoken ranks (") + name + ") without merges");
   }
   const auto vocab = read("vocab.json"), merges = read("merges.txt");
   if (vocab && merges) return ReadTwoFiles(*vocab, *merges, config, source);

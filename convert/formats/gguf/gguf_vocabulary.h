@@ -18,11 +18,11 @@ struct GgufVocabulary {
     float score = 0;
     SentencePieceType type = SentencePieceType::kNormal;
   };
-  std::string model;                // "gpt2" or "llama"
-  std::string pre = "default";      // gpt2: name of the pre-tokenizer
+  std::string model;                // kGgufByteLevelBpe or kGgufSentencePiece
+  std::string pre = "default";      // byte-level BPE: name of the pre-tokenizer
   std::vector<Token> tokens;        // by id
-  std::vector<std::string> merges;  // gpt2: "a b", highest priority first
-  // Fields of "llama" only.
+  std::vector<std::string> merges;  // byte-level BPE: "a b", highest priority first
+  // Fields of SentencePiece only.
   bool add_space_prefix = true;
   bool remove_extra_whitespaces = false;
   std::string charsmap;

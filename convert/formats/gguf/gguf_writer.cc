@@ -39,7 +39,7 @@ int64_t Aligned(int64_t bytes) { return RoundUp<int64_t>(bytes, kGgufAlignment);
 }  // namespace
 
 void GgufKeys::AppendText(std::string_view key, std::string_view text, uint64_t most) {
-  CheckLimit(key, "the length of a text", text.size(), most);
+  CheckLimit(key, "the length of a string", text.size(), most);
   Append(static_cast<uint64_t>(text.size()));
   bytes_ += text;
 }

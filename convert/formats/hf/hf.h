@@ -11,6 +11,7 @@ namespace tandem::convert {
 
 // Writes the format hf: a Hugging Face directory with one model.safetensors.
 void WriteHf(const ConvertSpec& spec, const WriteContext& context);
+// Opens such a directory as a source, for verification. Ignores `spec`.
 std::unique_ptr<ModelSource> OpenHf(const ConvertSpec& spec, const std::filesystem::path& target);
 
 }  // namespace tandem::convert

@@ -58,11 +58,10 @@ std::string IndexText(const std::vector<OutFile>& files) {
 
 void RefuseCastOfState(const ConvertSpec& spec) {
   if (spec.dtype.empty()) return;
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      "dtype " + spec.dtype + ": " + spec.source.filename().string() +
-          " is a checkpoint with the optimizer's state, which native keeps as it is; choose "
-          "native-params for weights of another type, or leave dtype out")
+  throw Error(ErrorCode::kInvalidArgument,
+              "dtype " + spec.dtype + ": " + spec.source.filename().string() +
+                  " is a checkpoint with optimizer state, which native copies unchanged; leave "
+                  "dtype out, or choose native-params")
       .WithParam("target.dtype")
       .WithReason("invalid_value");
 }

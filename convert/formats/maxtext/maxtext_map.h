@@ -4,12 +4,12 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::convert {
 
-// Maps a model's parameters to MaxText: names, shapes and scales. One table serves both directions
-// (maxtext_map.cc; the conversion of numbers is in maxtext_numbers.h).
+// Maps a model's parameters to MaxText: names, shapes and scales. The family's MaxTextTree serves
+// both directions (the conversion of numbers is in maxtext_numbers.h).
 
 // Scales a number on its way to MaxText by a factor or a summand, in f32.
 struct MaxTextArithmetic {
@@ -42,24 +42,25 @@ struct MaxTextLeaf {
 
 struct MaxTextLayout {
   bool is_scanned = true;
-  // Llama 3.1 and later interleave q and k as pairs. MaxText's converter for Llama 3 ("llama3-8b")
-  // leaves them in Hugging Face's order.
+  // q and k are interleaved as pairs; false: they have Hugging Face's order (MaxTextForm).
   bool rotates_pairs = true;
 };
 
 // Lists the parameters of a model, grouped by kind and ascending by layer. Every tensor of the
-// family is in exactly one. Throws kUnsupported for a family outside the table and for a model that
-// MaxText's tree cannot hold.
+// family is in exactly one. Throws kUnsupported for a family without a MaxTextTree and for a model
+// that MaxText's tree cannot hold.
 std::vector<MaxTextLeaf> MaxTextLeaves(const engine::ModelConfig& config,
                                        const MaxTextLayout& layout);
 
 // Describes where MaxText computes differently from the model's family; empty if nowhere.
 std::string MaxTextCaveat(const engine::ModelConfig& config);
 
-// Names the families of the table: "gemma2, gemma3, …".
+// Names the families that have a MaxTextTree, separated by commas.
 std::string MaxTextFamilies();
-// Whether a MaxText model ("llama3-8b", "llama3.1-8b") has q and k in pairs. Throws
-// kInvalidArgument for a name that is not a Llama 3's.
+// Names a MaxText model of each form, for messages and --help: "x-8b or y-8b".
+std::string MaxTextFormExamples();
+// Whether a MaxText model of this name has q and k in pairs; true for an empty name. Throws
+// kInvalidArgument for a name whose family has one form.
 bool RotatesPairs(const std::string& maxtext_model);
 
 }  // namespace tandem::convert

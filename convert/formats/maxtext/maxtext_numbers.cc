@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "convert/tensors/transpose.h"
 #include "engine/base/check.h"
@@ -346,8 +347,8 @@ std::vector<int32_t> CorrectionSteps(const MaxTextArithmetic& arithmetic, DType 
   std::vector<int32_t> steps(tensor.size() / static_cast<size_t>(BytesOf(tensor_dtype)));
   ThereAndBack(arithmetic, leaf_dtype, tensor, tensor_dtype, [&](int64_t i, float was, float is) {
     const int64_t step = OrdinalOf(tensor_dtype, was) - OrdinalOf(tensor_dtype, is);
-    // Truncation is possible: numbers of opposite sign can be more than 32 bits of steps apart.
-    steps[static_cast<size_t>(i)] = static_cast<int32_t>(step);
+    // Only NaNs and numbers of opposite sign beyond 2 can be more than 32 bits of steps apart.
+    steps[static_cast<size_t>(i)] = std::in_range<int32_t>(step) ? static_cast<int32_t>(step) : 0;
   });
   return steps;
 }

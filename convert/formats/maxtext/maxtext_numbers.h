@@ -53,6 +53,8 @@ struct Loss {
 };
 Loss LossOf(const MaxTextArithmetic& arithmetic, engine::DType leaf_dtype,
             std::span<const std::byte> tensor, engine::DType tensor_dtype);
+// For each number the steps from its image back to itself (Corrections). 0 where they exceed 32
+// bits: that number stays changed, and the comparison of the written tensors reports it.
 std::vector<int32_t> CorrectionSteps(const MaxTextArithmetic& arithmetic, engine::DType leaf_dtype,
                                      std::span<const std::byte> tensor, engine::DType tensor_dtype);
 

@@ -20,7 +20,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 namespace {
@@ -65,8 +65,8 @@ std::string ParameterName(const Leaf& leaf, const std::string& where) {
   if (!is_known) {
     throw Error(ErrorCode::kUnsupported,
                 where + ": " + Quoted(leaf.name()) +
-                    " is no parameter of MaxText's: those are below decoder and token_embedder, in "
-                    "params, model or base");
+                    " is not a MaxText parameter: parameters are below decoder and token_embedder, "
+                    "in params, model or base");
   }
   std::string name;
   for (auto key = root; key != keys.end(); ++key) {
@@ -93,12 +93,6 @@ std::string NearestNames(const std::vector<MaxTextLeaf>& leaves, const std::stri
     names += (i == 0 ? "" : " and ") + Quoted(near[i].second);
   }
   return names;
-}
-
-std::string ShapeText(const std::vector<int64_t>& shape) {
-  std::string text;
-  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);
-  return "[" + text + "]";
 }
 
 std::optional<DType> DTypeOfConfig(const Json& config) {
@@ -135,13 +129,12 @@ class Texts {
       }
     }
     if (!dir_.empty() && fs::is_regular_file(dir_ / "config.json")) return;
-    throw Error(ErrorCode::kInvalidArgument,
-                item_dir.string() +
-                    ": a checkpoint of MaxText does not say what model it is, and there is no "
-                    "config.json " +
-                    (base.empty() ? "beside it" : "in " + base.string()) +
-                    ": name as base the directory of the Hugging Face model that it was made of, "
-                    "whose config and tokenizer it then has")
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        item_dir.string() +
+            ": a MaxText checkpoint has no model config, and no config.json exists " +
+            (base.empty() ? "next to it" : "in " + base.string()) +
+            ": set base to the Hugging Face model directory whose config and tokenizer apply")
         .WithParam("source.base")
         .WithReason("missing_required_parameter");
   }
@@ -280,11 +273,12 @@ class MaxTextSource final : public ModelSource {
       if (name.find("_lora_") != std::string::npos) {
         throw Error(ErrorCode::kUnsupported,
                     name_ + ": " + Quoted(name) +
-                        " belongs to an adapter; adapters of MaxText are not converted, export "
-                        "merged parameters there");
+                        " belongs to an adapter; MaxText adapters are not supported, so export "
+                        "merged parameters from MaxText");
       }
       is_unscanned = is_unscanned || IsUnscanned(name);
-      if (!there.emplace(name, &leaf).second) Broken("has " + Quoted(name) + " twice");
+      if (!there.emplace(name, &leaf).second)
+        Broken("the parameter " + Quoted(name) + " occurs twice");
     }
     std::vector<MaxTextLeaf> leaves = MaxTextLeaves(
         config_, {.is_scanned = !is_unscanned, .rotates_pairs = record_.rotates_pairs});
@@ -293,11 +287,10 @@ class MaxTextSource final : public ModelSource {
           std::any_of(leaves.begin(), leaves.end(),
                       [&, &wanted = name](const MaxTextLeaf& one) { return one.name == wanted; });
       if (is_known) continue;
-      throw Error(ErrorCode::kUnsupported, name_ + ": parameter " + Quoted(name) +
-                                               " is unknown for a " + config_.family + " of " +
-                                               std::to_string(config_.n_layers) +
-                                               " layers, as config.json says it is; nearest are " +
-                                               NearestNames(leaves, name));
+      throw Error(ErrorCode::kUnsupported,
+                  name_ + ": parameter " + Quoted(name) + " is unknown for the " + config_.family +
+                      " model with " + std::to_string(config_.n_layers) +
+                      " layers in config.json; the nearest are " + NearestNames(leaves, name));
     }
     for (MaxTextLeaf& map : leaves) {
       const auto leaf = there.find(map.name);
@@ -313,14 +306,14 @@ class MaxTextSource final : public ModelSource {
     const std::vector<int64_t>& is = leaf.array->shape;
     if (map->has_vocabulary && is.size() == 2 && is[0] >= 1) map->shape[0] = is[0];
     if (is != map->shape) {
-      Broken("parameter " + Quoted(map->name) + " has the shape " + ShapeText(is) +
-             "; of this config.json it would be " + ShapeText(map->shape));
+      Broken("parameter " + Quoted(map->name) + " has the shape " + engine::ShapeText(is) +
+             ", but config.json requires " + engine::ShapeText(map->shape));
     }
     const std::optional<DType> dtype = leaf.array->dtype;
     if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
-      throw Error(ErrorCode::kUnsupported, name_ + ": parameter " + Quoted(map->name) + " is in " +
-                                               leaf.array->type_name +
-                                               "; float32, bfloat16 and float16 are converted");
+      throw Error(ErrorCode::kUnsupported, name_ + ": parameter " + Quoted(map->name) +
+                                               " has type " + leaf.array->type_name +
+                                               "; supported are float32, bfloat16 and float16");
     }
   }
 
@@ -409,8 +402,8 @@ class MaxTextSource final : public ModelSource {
   AlignedBuffer ReadExact(const Leaf& leaf, const std::vector<int64_t>& shape,
                           const ParallelFor& parallel_for) const {
     if (leaf.array->shape != shape) {
-      Broken("exact: " + Quoted(leaf.name()) + " has the shape " + ShapeText(leaf.array->shape) +
-             " instead of " + ShapeText(shape));
+      Broken("exact: " + Quoted(leaf.name()) + " has the shape " +
+             engine::ShapeText(leaf.array->shape) + " instead of " + engine::ShapeText(shape));
     }
     exact_->CheckStored(leaf);
     AlignedBuffer bytes(static_cast<size_t>(leaf.array->bytes()));
@@ -558,8 +551,8 @@ class MaxTextSource final : public ModelSource {
   }
 
   [[noreturn]] void RefuseValues(const Part& part, const engine::NamedTensor& tensor) const {
-    Broken("parameter " + Quoted(part.map.name) + " holds values that " +
-           std::string(DTypeName(tensor.view.dtype)) + " does not have");
+    Broken("parameter " + Quoted(part.map.name) + " has values outside the range of " +
+           std::string(DTypeName(tensor.view.dtype)) + "; choose another dtype");
   }
 
   int64_t RowsBeyond(const Part& part) const {
@@ -595,7 +588,8 @@ class MaxTextSource final : public ModelSource {
       const auto base = OpenModelFiles(base_, std::nullopt);
       const int64_t at = base->Find(tensor.name);
       if (at < 0 || base->tensors()[static_cast<size_t>(at)].view.shape != tensor.view.shape) {
-        Broken("the base has no " + Quoted(tensor.name) + " of " + ShapeText(tensor.view.shape));
+        Broken("the base has no tensor " + Quoted(tensor.name) + " of shape " +
+               engine::ShapeText(tensor.view.shape));
       }
       const engine::ConstTensorView& view = base->tensors()[static_cast<size_t>(at)].view;
       std::vector<std::byte> buffer;
@@ -606,15 +600,15 @@ class MaxTextSource final : public ModelSource {
       stored_dtype = view.dtype;
     } else {
       throw Error(ErrorCode::kInvalidArgument,
-                  name_ + ": has " + std::to_string(first) + " rows of a vocabulary of " +
+                  name_ + ": the checkpoint has only " + std::to_string(first) + " of the " +
                       std::to_string(tensor.view.shape[0]) +
-                      ": name as base the directory of the model that has the others")
+                      " rows of the vocabulary: set base to the model directory with all rows")
           .WithParam("source.base")
           .WithReason("missing_required_parameter");
     }
     if (stored_dtype != DType::kF32 && stored_dtype != DType::kBF16 &&
         stored_dtype != DType::kF16) {
-      Broken(Quoted(tensor.name) + ": rows that MaxText has not are no floating-point numbers");
+      Broken(Quoted(tensor.name) + ": the rows that the checkpoint lacks must be f32, bf16 or f16");
     }
     // Converts dtypes only: a table of these rows without a scale.
     MaxTextLeaf rows;
@@ -652,17 +646,18 @@ MaxTextRecord ParseMaxTextRecord(std::string_view json, const std::string& sourc
   const auto broken = [&](const std::string& why) {
     return Error(ErrorCode::kDataLoss, source + ": " + why);
   };
-  if (!object.is_object()) throw broken("is no object");
+  if (!object.is_object()) throw broken("must be a JSON object");
   MaxTextRecord record;
   record.rotates_pairs = engine::JsonBoolOr(object, "rotates_pairs", true, source);
   const auto dtypes = object.find("dtypes");
   if (dtypes == object.end()) return record;
-  if (!dtypes->is_object()) throw broken("dtypes is no object");
+  if (!dtypes->is_object()) throw broken("field 'dtypes' must be an object");
   for (const auto& [name, tensors] : dtypes->items()) {
     const std::optional<DType> dtype = FloatTypeOf(name);
-    if (!dtype || !tensors.is_array()) throw broken("dtypes has a type that is none");
+    if (!dtype || !tensors.is_array())
+      throw broken("field 'dtypes' must map f32, bf16 or f16 to an array, got " + Quoted(name));
     for (const Json& tensor : tensors) {
-      if (!tensor.is_string()) throw broken("dtypes names no tensor");
+      if (!tensor.is_string()) throw broken("field 'dtypes' must list tensor names as strings");
       record.dtypes[tensor.get<std::string>()] = *dtype;
     }
   }

@@ -1,14 +1,14 @@
 #include "convert/formats/maxtext/maxtext_tensors.h"
 
 #include <algorithm>
-#include <exception>
 #include <mutex>
 #include <set>
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/parallel_for.h"
 #include "engine/base/quoted.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 namespace {
@@ -28,29 +28,28 @@ std::map<std::string, int64_t> FindTensors(const ModelSource& source,
        engine::FindFamilyByName(config.family).list_weights(config)) {
     const int64_t at = source.Find(spec.name);
     if (at < 0) {
-      throw Error(ErrorCode::kUnsupported,
-                  source.name() + ": has no tensor " + Quoted(spec.name) +
-                      "; models with eyes are not converted to MaxText, their text part is, as a "
-                      "model of its own");
+      throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
+                                               " is missing; of a multimodal model only the text "
+                                               "part, saved as its own model, can become MaxText");
     }
     const engine::ConstTensorView& view = source.tensors()[static_cast<size_t>(at)].view;
     if (view.shape != spec.source_shape) {
       throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(spec.name) +
-                                            " has another shape than config.json says");
+                                            " has a shape that does not match config.json");
     }
     if (view.dtype != DType::kF32 && !IsHalf(view.dtype)) {
       throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
-                                               " is in " + std::string(DTypeName(view.dtype)) +
-                                               "; name the dtype f32 or bf16");
+                                               " has type " + std::string(DTypeName(view.dtype)) +
+                                               "; choose dtype f32 or bf16");
     }
     found[spec.name] = at;
     used.insert(at);
   }
   for (int64_t i = 0; i < static_cast<int64_t>(source.tensors().size()); ++i) {
     if (used.contains(i)) continue;
-    throw Error(ErrorCode::kUnsupported, source.name() +
-                                             ": MaxText's tree has no place for tensor " +
-                                             Quoted(source.tensors()[static_cast<size_t>(i)].name));
+    throw Error(ErrorCode::kUnsupported,
+                source.name() + ": MaxText's parameter tree has no counterpart for tensor " +
+                    Quoted(source.tensors()[static_cast<size_t>(i)].name));
   }
   return found;
 }
@@ -112,37 +111,22 @@ ModelSource::Bytes MaxTextTensors::Read(const MaxTextLeaf& leaf, int64_t layer,
 }
 
 void MaxTextTensors::ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const {
-  std::mutex mutex;  // guards fault
-  std::exception_ptr fault;
-  const auto guarded = [&](const std::function<void()>& work) {
-    try {
-      work();
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (fault == nullptr) fault = std::current_exception();
-    }
-  };
   if (leaf.n_layers() > 1) {
-    pool_.ParallelFor(leaf.n_layers(), [&](int64_t layer, int) {
-      guarded([&] {
-        std::vector<std::byte> buffer;
-        task(layer, Read(leaf, layer, &buffer), {0, n_rows});
-      });
+    RunAll(pool_, leaf.n_layers(), [&](int64_t layer, int) {
+      std::vector<std::byte> buffer;
+      task(layer, Read(leaf, layer, &buffer), {0, n_rows});
     });
-  } else {
-    const RowsReader reader(source_, places_.at(leaf.tensors.front()), leaf.tensor_shape);
-    const int64_t rows = RowsAtOnce(leaf);
-    pool_.ParallelFor((n_rows + rows - 1) / rows, [&](int64_t i, int) {
-      const RowRange range{i * rows, std::min(n_rows, (i + 1) * rows)};
-      guarded([&] {
-        std::vector<std::byte> buffer;
-        const ModelSource::Bytes tensor = reader.Read(range, &buffer);
-        task(0, tensor, range);
-        source_.LetGoOf(tensor);
-      });
-    });
+    return;
   }
-  if (fault != nullptr) std::rethrow_exception(fault);
+  const RowsReader reader(source_, places_.at(leaf.tensors.front()), leaf.tensor_shape);
+  const int64_t rows = RowsAtOnce(leaf);
+  RunAll(pool_, (n_rows + rows - 1) / rows, [&](int64_t i, int) {
+    const RowRange range{i * rows, std::min(n_rows, (i + 1) * rows)};
+    std::vector<std::byte> buffer;
+    const ModelSource::Bytes tensor = reader.Read(range, &buffer);
+    task(0, tensor, range);
+    source_.LetGoOf(tensor);
+  });
 }
 
 Loss MaxTextTensors::LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
@@ -165,9 +149,10 @@ std::vector<std::byte> MaxTextTensors::LeafBytes(const MaxTextLeaf& leaf, DType 
   const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.tensor_shape[0];
   ForRows(leaf, n_rows, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
     if (TensorToLeaf(leaf, layer, rows, tensor, DTypeOf(leaf, layer), dtype, bytes)) return;
-    throw Error(ErrorCode::kDataLoss,
-                source_.name() + ": tensor " + Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
-                    " holds values that become too large for " + std::string(DTypeName(dtype)));
+    throw Error(ErrorCode::kDataLoss, source_.name() + ": tensor " +
+                                          Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
+                                          " has values outside the range of " +
+                                          std::string(DTypeName(dtype)) + "; choose another dtype");
   });
   for (const std::string& tensor : leaf.tensors) source_.LetGo(places_.at(tensor));
   return bytes;

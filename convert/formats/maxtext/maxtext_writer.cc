@@ -21,7 +21,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 namespace {
@@ -369,15 +369,16 @@ void CompareMaxText(const ConvertSpec& /*spec*/, const ModelSource& source,
   for (int64_t part = 0; part < written.parts(); ++part) {
     written.ReadPieces(part, OneByOne, [&](const auto& tensor, int64_t offset, auto piece) {
       if (!is_same(tensor, offset, piece)) {
-        throw Error(ErrorCode::kDataLoss, source.name() + ": tensor " + Quoted(tensor.name) +
-                                              " is not what was written; nothing is kept");
+        throw Error(ErrorCode::kDataLoss,
+                    source.name() + ": tensor " + Quoted(tensor.name) +
+                        " differs from the written tensor; no target is written");
       }
       compared += static_cast<int64_t>(piece.size());
       advance(static_cast<int64_t>(piece.size()));
     });
   }
   if (compared == source.bytes()) return;
-  throw Error(ErrorCode::kDataLoss, source.name() + ": not all tensors were written");
+  throw Error(ErrorCode::kDataLoss, source.name() + ": some tensors were not written");
 }
 
 }  // namespace tandem::convert

@@ -26,7 +26,7 @@
 #include "engine/io/posix_file.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::convert {
 namespace {
@@ -70,18 +70,18 @@ int64_t IndexOf(const ModelSource& source, const WeightSpec& spec, const char* p
   const int64_t found = FindWeight(source, spec);
   const auto refuse = [&](const std::string& what) {
     return Refused(source.name() + ": tensor " + Quoted(spec.name) + what +
-                       "; an adapter is made of two models with the same tensors",
+                       "; extracting an adapter needs two models with the same tensors",
                    param);
   };
   if (found < 0) throw refuse(" is missing");
   const ConstTensorView& view = source.tensors()[static_cast<size_t>(found)].view;
   if (view.shape != spec.source_shape) {
-    throw refuse(" has shape " + ShownShape(view.shape) + ", the base asks for " +
+    throw refuse(" has shape " + ShownShape(view.shape) + ", but the base has " +
                  ShownShape(spec.source_shape));
   }
   const DType t = view.dtype;
   if (t != DType::kF32 && t != DType::kBF16 && t != DType::kF16 && t != DType::kF64) {
-    throw refuse(" has type " + std::string(DTypeName(t)) + ", which is not of floating point");
+    throw refuse(" has type " + std::string(DTypeName(t)) + ", which is not floating point");
   }
   return found;
 }
@@ -120,7 +120,8 @@ class Extraction {
     specs_ = base_.family->list_weights(base_.config);
     if (source_.family != base_.family) {
       throw Refused(source_.source.name() + " and " + base_.source.name() +
-                        " are models of two families: base is the model that it was tuned from",
+                        " belong to different model families: base must be the model that the "
+                        "source was tuned from",
                     "source.base");
     }
     const std::vector<bool> linear = engine::LinearWeights(*base_.family, base_.config, specs_);
@@ -141,7 +142,7 @@ class Extraction {
               if (!std::isfinite(norms.change2) || !std::isfinite(norms.base2)) {
                 throw Error(ErrorCode::kDataLoss,
                             source_.source.name() + ": tensor " + Quoted(weight.spec->name) +
-                                " differs from the base's by values that are not finite");
+                                " differs from the base by values that are not finite");
               }
               weight.norms = norms;
             });
@@ -202,7 +203,7 @@ class Extraction {
     const std::string both = source_.source.name() + " and " + base_.source.name();
     const auto differs = [](const Weight& weight) { return weight.norms.change2 > 0; };
     if (std::none_of(weights_.begin(), weights_.end(), differs)) {
-      throw Refused(both + " have the same weights: there is nothing to make an adapter of",
+      throw Refused(both + " have the same weights, so there is no adapter to extract",
                     "source.base");
     }
     bool has_module = false;
@@ -211,22 +212,23 @@ class Extraction {
       has_module = true;
       const int64_t most = std::min(weight.spec->n, weight.spec->k);
       if (report_.rank <= most) continue;
-      throw Refused("rank " + std::to_string(report_.rank) + " is more than " +
-                        Quoted(weight.spec->name) + " can have, which is " + std::to_string(most),
+      throw Refused("rank " + std::to_string(report_.rank) + " exceeds the largest rank of " +
+                        Quoted(weight.spec->name) + ", which is " + std::to_string(most),
                     "target.rank");
     }
     if (has_module) return;
-    throw Refused(both + " have the same linear weights, and of others, such as " +
-                      Quoted(std::find_if(weights_.begin(), weights_.end(), differs)->spec->name) +
-                      ", an adapter says nothing",
+    throw Refused(both +
+                      " have the same linear weights; an adapter cannot express changes of other "
+                      "weights, such as " +
+                      Quoted(std::find_if(weights_.begin(), weights_.end(), differs)->spec->name),
                   "source.base");
   }
 
   void Warn() {
     const std::string setting = FirstDifference(source_.config, base_.config);
     if (!setting.empty()) {
-      report_.warnings.push_back("config.json of " + source_.source.name() + " has another " +
-                                 setting + " than the base's, with which the adapter will run");
+      report_.warnings.push_back("config.json of " + source_.source.name() + " has a different " +
+                                 setting + " than the base; the adapter will run with the base's");
     }
     size_t count = 0;
     std::string names;
@@ -238,11 +240,10 @@ class Extraction {
                Figure(std::sqrt(weight.norms.base2)) + ")";
     }
     if (count > 0) {
-      report_.warnings.push_back(
-          std::to_string(count) +
-          " weights were tuned that an adapter has no module for, and stay the base's (norm of "
-          "what is lost of that of the weight): " +
-          names + (count > kMostNamed ? ", …" : ""));
+      report_.warnings.push_back(std::to_string(count) +
+                                 " tuned weights cannot be part of an adapter and keep the base's "
+                                 "values (norm of the lost change of the weight's norm): " +
+                                 names + (count > kMostNamed ? ", …" : ""));
     }
     for (const std::string& warning : report_.warnings) context_.warn(warning);
   }
@@ -321,8 +322,9 @@ class Extraction {
           has(found->second->b, weight.b_hash)) {
         continue;
       }
-      throw Error(ErrorCode::kDataLoss, path_.string() + ": module " + Quoted(weight.path()) +
-                                            " is not what was written; nothing is kept");
+      throw Error(ErrorCode::kDataLoss,
+                  path_.string() + ": module " + Quoted(weight.path()) +
+                      " differs from the written tensor; no target is written");
     }
   }
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "engine/chat/jinja/access.h"
+#include "engine/chat/jinja/operators.h"
 #include "engine/chat/jinja/print.h"
 #include "engine/chat/jinja/tests.h"
 
@@ -260,6 +261,7 @@ Value IntFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
   const int64_t base = bound[1] == nullptr ? 10 : RequireInt(rt, *bound[1], "int's base");
   if (base != 0 && (base < 2 || base > 36)) rt.Fail("int: the base must be 0 or 2..36");
   if (input.is_integral()) return Value::Int(input.integral());
+  if (input.is(Value::Type::kWideInt)) return input;
   std::optional<int64_t> number;
   if (IsText(input)) number = ParseInt(rt, input, base);
   if (!number.has_value()) {
@@ -308,6 +310,7 @@ Value RoundFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
       bound[1] == nullptr ? "common" : RequireText(rt, *bound[1], "round's method").bytes();
   if (method == "common") {
     if (input.is_integral() && precision >= 0) return Value::Int(input.integral());
+    if (input.is(Value::Type::kWideInt) && precision >= 0) return input;
     const double rounded = RoundHalfEven(input.number(), static_cast<int>(precision));
     if (!input.is_integral()) return Value::Float(rounded);
     return Value::Int(FloatToInt(rt, rounded).value_or(0));
@@ -478,15 +481,7 @@ Value SumFilter(Runtime& rt, const Value& input, const Arguments& arguments) {
     rt.Step();
     const Value term = by_attribute ? GetPath(rt, item, *bound[0]) : item;
     if (!total.is_number() || !term.is_number()) rt.Fail("sum adds numbers only");
-    if (total.is_integral() && term.is_integral()) {
-      int64_t sum = 0;
-      if (__builtin_add_overflow(total.integral(), term.integral(), &sum)) {
-        rt.Fail("the integer does not fit into 64 bits");
-      }
-      total = Value::Int(sum);
-    } else {
-      total = Value::Float(total.number() + term.number());
-    }
+    total = Calculate(rt, BinaryOp::kAdd, total, term);
   }
   return total;
 }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/base/ascii.h"
 #include "engine/base/utf8.h"
 #include "engine/chat/jinja/text.h"
 
@@ -14,13 +15,6 @@ namespace {
 bool IsNameStart(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool IsDecimal(char c) { return c >= '0' && c <= '9'; }
 bool IsNamePart(char c) { return IsNameStart(c) || IsDecimal(c); }
-
-int HexDigit(char c) {
-  if (IsDecimal(c)) return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 std::string NormalizeNewlines(std::string_view source) {
   std::string out;

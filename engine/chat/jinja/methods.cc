@@ -569,7 +569,7 @@ std::string FormatNumber(Runtime& rt, const Conversion& conversion, const Value&
   std::string out(2400, '\0');  // 309 digits before the point, 1000 after it, and the width
   int written = 0;
   if (std::string_view("diuxXo").find(conversion.letter) != std::string_view::npos) {
-    if (value.is(Value::Type::kFloat) && !(std::fabs(value.as_float()) < 9.2e18)) {
+    if (!value.is_integral() && !(std::fabs(value.number()) < 9.2e18)) {
       rt.Fail("% format: the number is not an integer of 64 bits");
     }
     const long long integer = value.is(Value::Type::kFloat)

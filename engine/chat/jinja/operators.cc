@@ -185,6 +185,7 @@ Value Calculate(Runtime& rt, BinaryOp op, const Value& left, const Value& right)
     return CalculateIntegers(rt, op, left.integral(), right.integral());
   }
   if (left.is_number() && right.is_number()) {
+    if (left.is(Value::Type::kWideInt) || right.is(Value::Type::kWideInt)) FailOverflow(rt);
     return CalculateFloats(rt, op, left.number(), right.number());
   }
   if (std::optional<Value> result = CalculateSequences(rt, op, left, right)) return *result;
@@ -195,6 +196,7 @@ Value Calculate(Runtime& rt, BinaryOp op, const Value& left, const Value& right)
 Value Negate(Runtime& rt, const Value& value) {
   RequireDefined(rt, value);
   if (value.is(Value::Type::kFloat)) return Value::Float(-value.as_float());
+  if (value.is(Value::Type::kWideInt)) FailOverflow(rt);
   const int64_t number = RequireInt(rt, value, "the operand of '-'");
   if (number == INT64_MIN) FailOverflow(rt);
   return Value::Int(-number);

@@ -15,6 +15,26 @@ std::string Hex(const char* format, char32_t value) {
   return buffer;
 }
 
+// The escapes that Python's repr and JSON share. Returns false for other code points.
+bool AppendSharedEscape(std::string& out, char32_t value) {
+  switch (value) {
+    case '\n':
+      out += "\\n";
+      return true;
+    case '\r':
+      out += "\\r";
+      return true;
+    case '\t':
+      out += "\\t";
+      return true;
+    case '\\':
+      out += "\\\\";
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Appends `text` and passes every code point to escape(std::string& out, CodePoint). That function
 // appends a replacement and returns true, or returns false to keep the code point. `client`: all of
 // it counts as a client's.
@@ -38,22 +58,7 @@ void AppendTextRepr(TextBuilder& out, const Text& text) {
   const bool client = text.any_client();
   out.Append(std::string_view(&quote, 1), client);
   AppendEscaped(out, text, false, [quote](std::string& escaped, const CodePoint& c) {
-    switch (c.value) {
-      case '\n':
-        escaped += "\\n";
-        return true;
-      case '\r':
-        escaped += "\\r";
-        return true;
-      case '\t':
-        escaped += "\\t";
-        return true;
-      case '\\':
-        escaped += "\\\\";
-        return true;
-      default:
-        break;
-    }
+    if (AppendSharedEscape(escaped, c.value)) return true;
     if (c.value == static_cast<char32_t>(quote)) {
       escaped += '\\';
       escaped += quote;
@@ -105,6 +110,8 @@ class JsonWriter {
         return out_.Append(value.as_bool() ? "true" : "false", client);
       case Value::Type::kInt:
         return out_.Append(std::to_string(value.integral()), client);
+      case Value::Type::kWideInt:
+        return out_.Append(value.digits(), client);
       case Value::Type::kFloat:
         return out_.Append(Number(value.as_float()), client);
       case Value::Type::kText:
@@ -131,21 +138,10 @@ class JsonWriter {
     const bool client = enclosed || text.any_client();
     out_.Append("\"", client);
     AppendEscaped(out_, text, enclosed, [this](std::string& escaped, const CodePoint& c) {
+      if (AppendSharedEscape(escaped, c.value)) return true;
       switch (c.value) {
         case '"':
           escaped += "\\\"";
-          return true;
-        case '\\':
-          escaped += "\\\\";
-          return true;
-        case '\n':
-          escaped += "\\n";
-          return true;
-        case '\r':
-          escaped += "\\r";
-          return true;
-        case '\t':
-          escaped += "\\t";
           return true;
         case '\b':
           escaped += "\\b";
@@ -264,6 +260,8 @@ void AppendRepr(TextBuilder& out, const Value& value) {
       return out.Append(value.as_bool() ? "True" : "False", false);
     case Value::Type::kInt:
       return out.Append(std::to_string(value.integral()), false);
+    case Value::Type::kWideInt:
+      return out.Append(value.digits(), false);
     case Value::Type::kFloat:
       return out.Append(FloatRepr(value.as_float()), false);
     case Value::Type::kText:

@@ -34,6 +34,11 @@ bool IsNumber(Runtime& rt, const Value& input, const Arguments& arguments) {
   return input.is_number();
 }
 
+bool IsInteger(Runtime& rt, const Value& input, const Arguments& arguments) {
+  NoArguments(rt, arguments);
+  return input.is(Value::Type::kInt) || input.is(Value::Type::kWideInt);
+}
+
 bool IsIterable(Runtime& rt, const Value& input, const Arguments& arguments) {
   NoArguments(rt, arguments);
   return input.is_undefined() || input.is(Type::kText) || input.is(Type::kList) ||
@@ -142,7 +147,7 @@ TestFunction FindTest(std::string_view name) {
       {"greaterthan", IsGreater},
       {"gt", IsGreater},
       {"in", IsIn},
-      {"integer", IsType<Type::kInt>},
+      {"integer", IsInteger},
       {"iterable", IsIterable},
       {"le", IsLessOrEqual},
       {"lessthan", IsLess},

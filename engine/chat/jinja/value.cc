@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 
 namespace tandem::engine {
@@ -26,8 +27,22 @@ int CompareIntFloat(int64_t a, double b) {
   return rest > 0 ? -1 : rest < 0 ? 1 : 0;
 }
 
+// Compares two integers outside 64 bits, which JSON writes without leading zeros.
+int CompareDigits(std::string_view a, std::string_view b) {
+  const bool is_negative = a.starts_with('-');
+  if (is_negative != b.starts_with('-')) return is_negative ? -1 : 1;
+  const int order = a.size() != b.size() ? (a.size() < b.size() ? -1 : 1) : a.compare(b);
+  return is_negative ? -order : order;
+}
+
 // Negative, zero or positive; nullopt if either is NaN.
 std::optional<int> CompareNumbers(const Value& a, const Value& b) {
+  const bool wide_a = a.is(Value::Type::kWideInt);
+  const bool wide_b = b.is(Value::Type::kWideInt);
+  if (wide_a && wide_b) return CompareDigits(a.digits(), b.digits());
+  // A wide integer lies beyond every integer of 64 bits.
+  if (wide_a && b.is_integral()) return a.digits().starts_with('-') ? -1 : 1;
+  if (wide_b && a.is_integral()) return b.digits().starts_with('-') ? 1 : -1;
   const bool float_a = a.is(Value::Type::kFloat);
   const bool float_b = b.is(Value::Type::kFloat);
   if ((float_a && std::isnan(a.as_float())) || (float_b && std::isnan(b.as_float()))) {
@@ -36,8 +51,8 @@ std::optional<int> CompareNumbers(const Value& a, const Value& b) {
   if (!float_a && !float_b) {
     return a.integral() < b.integral() ? -1 : a.integral() > b.integral() ? 1 : 0;
   }
-  if (float_a && float_b) {
-    return a.as_float() < b.as_float() ? -1 : a.as_float() > b.as_float() ? 1 : 0;
+  if ((float_a && float_b) || wide_a || wide_b) {
+    return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
   }
   if (float_b) return CompareIntFloat(a.integral(), b.as_float());
   return -CompareIntFloat(b.integral(), a.as_float());
@@ -64,7 +79,12 @@ int64_t Value::integral() const {
   return is(Type::kBool) ? static_cast<int64_t>(as_bool()) : std::get<int64_t>(data_);
 }
 
+Value Value::WideInt(std::string digits) {
+  return Value(Data(WideInteger{std::make_shared<const std::string>(std::move(digits))}));
+}
+
 double Value::number() const {
+  if (is(Type::kWideInt)) return std::strtod(digits().c_str(), nullptr);
   return is(Type::kFloat) ? as_float() : static_cast<double>(integral());
 }
 
@@ -79,6 +99,8 @@ bool Value::SameObject(const Value& other) const {
       return integral() == other.integral();
     case Type::kFloat:
       return as_float() == other.as_float();
+    case Type::kWideInt:
+      return digits() == other.digits();
     case Type::kText:
       return text()->bytes() == other.text()->bytes();
     case Type::kList:
@@ -197,6 +219,7 @@ std::string TypeName(const Value& value) {
     case Value::Type::kBool:
       return "bool";
     case Value::Type::kInt:
+    case Value::Type::kWideInt:
       return "int";
     case Value::Type::kFloat:
       return "float";
@@ -232,6 +255,7 @@ bool IsTrue(const Value& value) {
     case Value::Type::kBool:
     case Value::Type::kInt:
     case Value::Type::kFloat:
+    case Value::Type::kWideInt:
       return value.number() != 0;
     case Value::Type::kText:
       return !value.text()->empty();
@@ -328,6 +352,9 @@ std::string CanonicalKey(Runtime& rt, const Value& value) {
     case Value::Type::kBool:
     case Value::Type::kInt:
       return "i" + std::to_string(value.integral());
+    case Value::Type::kWideInt:
+      rt.Work(value.digits().size());
+      return "i" + value.digits();
     case Value::Type::kFloat: {
       const double number = value.as_float();
       if (number >= -9223372036854775808.0 && number < 9223372036854775808.0 &&

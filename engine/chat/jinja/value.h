@@ -29,9 +29,13 @@ struct Undefined {
   std::shared_ptr<const std::string> why;  // "'x' is undefined"
 };
 struct None {};
+struct WideInteger {
+  std::shared_ptr<const std::string> digits;
+};
 
 // A value of the template language: the Python types that templates use. Cheap to copy; everything
-// except a Namespace is immutable. Integers are 64-bit and overflow is a fault.
+// except a Namespace is immutable. Integers are 64-bit and overflow is a fault. Wider integers of a
+// request print and compare exactly; arithmetic on them is a fault.
 class Value {
  public:
   // In the order of the variant.
@@ -46,7 +50,8 @@ class Value {
     kDict,
     kNamespace,
     kLoop,
-    kCallable
+    kCallable,
+    kWideInt
   };
 
   Value() : data_(None{}) {}
@@ -54,6 +59,8 @@ class Value {
   static Value Bool(bool value) { return Value(Data(value)); }
   static Value Int(int64_t value) { return Value(Data(value)); }
   static Value Float(double value) { return Value(Data(value)); }
+  // REQUIRES: decimal digits, with '-' before them if negative, outside the range of int64_t.
+  static Value WideInt(std::string digits);
   static Value Of(TextPtr text) { return Value(Data(std::move(text))); }
   static Value Of(std::shared_ptr<const List> list) { return Value(Data(std::move(list))); }
   static Value Of(std::shared_ptr<const Dict> dict) { return Value(Data(std::move(dict))); }
@@ -67,12 +74,13 @@ class Value {
   bool is(Type type) const { return this->type() == type; }
   bool is_undefined() const { return is(Type::kUndefined); }
   bool is_none() const { return is(Type::kNone); }
-  bool is_number() const { return is(Type::kBool) || is(Type::kInt) || is(Type::kFloat); }
+  bool is_number() const { return is_integral() || is(Type::kFloat) || is(Type::kWideInt); }
   bool is_integral() const { return is(Type::kBool) || is(Type::kInt); }
 
   // REQUIRES: the requested type.
   bool as_bool() const { return std::get<bool>(data_); }
   double as_float() const { return std::get<double>(data_); }
+  const std::string& digits() const { return *std::get<WideInteger>(data_).digits; }
   const TextPtr& text() const { return std::get<TextPtr>(data_); }
   const List& list() const { return *list_pointer(); }
   const std::shared_ptr<const List>& list_pointer() const {
@@ -89,7 +97,7 @@ class Value {
   const std::string& why_undefined() const { return *std::get<Undefined>(data_).why; }
 
   int64_t integral() const;  // bool or int
-  double number() const;     // bool, int or float
+  double number() const;     // any number; the nearest double to an integer
 
   bool SameObject(const Value& other) const;  // Python's `is`
 
@@ -97,7 +105,7 @@ class Value {
   using Data =
       std::variant<Undefined, None, bool, int64_t, double, TextPtr, std::shared_ptr<const List>,
                    std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
-                   std::shared_ptr<const LoopState>, std::shared_ptr<const Callable>>;
+                   std::shared_ptr<const LoopState>, std::shared_ptr<const Callable>, WideInteger>;
   explicit Value(Data data) : data_(std::move(data)) {}
 
   Data data_;

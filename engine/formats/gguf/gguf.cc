@@ -192,10 +192,11 @@ class GgufFile::Reader {
   void CheckVersion(uint32_t version) const {
     if (version == 2 || version == 3) return;
     std::string what = "version " + std::to_string(version);
-    if (version == 1) what = "version 1, whose successors replaced it in 2023";
-    if (version != 0 && (version & 0xffff) == 0) what = "the big-endian form";
+    if (version == 1) what = "version 1 (obsolete since 2023)";
+    if (version != 0 && (version & 0xffff) == 0) what = "in big-endian byte order";
     throw Error(ErrorCode::kUnsupported,
-                file_.name_ + ": GGUF of " + what + " is not supported; supported are 2 and 3");
+                file_.name_ + ": GGUF " + what +
+                    " is not supported; supported are versions 2 and 3, little-endian");
   }
 
   int64_t Product(int64_t a, int64_t b, const std::string& what) const {
@@ -211,8 +212,8 @@ class GgufFile::Reader {
 
   std::span<const std::byte> Take(uint64_t count, const std::string& what) {
     if (count > left()) {
-      Fail(what + " takes " + std::to_string(count) + " bytes where the file has only " +
-           std::to_string(left()) + " left");
+      Fail(what + " needs " + std::to_string(count) + " bytes, but only " + std::to_string(left()) +
+           " bytes of the file remain");
     }
     const auto taken = bytes_.subspan(at_, static_cast<size_t>(count));
     at_ += static_cast<size_t>(count);
@@ -253,7 +254,7 @@ class GgufFile::Reader {
       value.bytes = bytes_.subspan(begin, at_ - begin);
       if (value.type == Type::kString) value.bytes = value.bytes.subspan(sizeof(uint64_t));
     }
-    if (!file_.values_.emplace(key, value).second) Fail(what + " is there twice");
+    if (!file_.values_.emplace(key, value).second) Fail(what + " occurs twice");
   }
 
   // Skips a value that is not an array. Its content is checked when a caller asks for it.
@@ -280,7 +281,7 @@ class GgufFile::Reader {
       return;
     }
     if (item == Type::kArray && depth == kMaxArrayDepth) {
-      Fail(what + " has arrays in arrays beyond the depth of " + std::to_string(kMaxArrayDepth));
+      Fail(what + " nests arrays deeper than " + std::to_string(kMaxArrayDepth) + " levels");
     }
     for (uint64_t i = 0; i < count; ++i) {
       if (item == Type::kString) {
@@ -309,13 +310,14 @@ class GgufFile::Reader {
     const std::string what = "tensor " + Quoted(tensor.name);
     const auto axes = Number<uint32_t>(what);
     if (axes < 1 || axes > kMaxAxes) {
-      Fail(what + " has " + std::to_string(axes) + " axes, must be 1 to 4");
+      Fail(what + " has " + std::to_string(axes) + " axes; 1 to 4 are allowed");
     }
     int64_t elements = 1;
     for (uint32_t axis = 0; axis < axes; ++axis) {
       const auto size = Number<uint64_t>(what);
       if (size < 1 || !std::in_range<int64_t>(size)) {
-        Fail(what + " has an axis of " + std::to_string(size));
+        Fail(what + " has an axis of size " + std::to_string(size) +
+             "; a size must be at least 1 and fit in 63 bits");
       }
       elements = Product(elements, static_cast<int64_t>(size), what);
       // The file lists the innermost axis first.
@@ -324,7 +326,7 @@ class GgufFile::Reader {
     ReadTensorType(what, tensor);
     const auto offset = Number<uint64_t>(what);
     if (!file_.tensor_of_.emplace(tensor.name, file_.tensors_.size()).second) {
-      Fail(what + " is there twice");
+      Fail(what + " occurs twice");
     }
     int64_t bytes = 0;
     if (tensor.encoding == Encoding::kPlain) {
@@ -333,14 +335,14 @@ class GgufFile::Reader {
       const int64_t block = BlockElements(tensor.encoding);
       if (tensor.shape.back() % block != 0) {
         Fail(what + " has rows of " + std::to_string(tensor.shape.back()) +
-             ", no multiple of the " + std::to_string(block) + " of a " +
-             std::string(EncodingName(tensor.encoding)) + " block");
+             " elements, which is not a multiple of the " + std::to_string(block) +
+             " elements of a " + std::string(EncodingName(tensor.encoding)) + " block");
       }
       bytes = Product(elements / block, EncodedBlockBytes(tensor.encoding), what);
     }
     // The start of the data is not known yet, so this checks only the size.
     if (static_cast<uint64_t>(bytes) > bytes_.size()) {
-      Fail(what + " takes " + std::to_string(bytes) + " bytes, more than the file of " +
+      Fail(what + " needs " + std::to_string(bytes) + " bytes, more than the whole file of " +
            std::to_string(bytes_.size()));
     }
     tensor.data = bytes_.first(static_cast<size_t>(bytes));
@@ -376,13 +378,13 @@ class GgufFile::Reader {
       const uint64_t offset = offsets[i];
       const std::string what = "tensor " + Quoted(tensor.name);
       if (offset % step != 0) {
-        Fail(what + " begins at " + std::to_string(offset) + ", no multiple of the alignment " +
-             std::to_string(alignment));
+        Fail(what + " begins at offset " + std::to_string(offset) +
+             ", which is not a multiple of the alignment " + std::to_string(alignment));
       }
       if (offset > data.size() || tensor.data.size() > data.size() - offset) {
-        Fail(what + " of " + std::to_string(tensor.data.size()) + " bytes at " +
-             std::to_string(offset) + " exceeds the data of " + std::to_string(data.size()) +
-             " bytes");
+        Fail(what + " of " + std::to_string(tensor.data.size()) + " bytes at offset " +
+             std::to_string(offset) + " exceeds the data section of " +
+             std::to_string(data.size()) + " bytes");
       }
       tensor.data = data.subspan(static_cast<size_t>(offset), tensor.data.size());
       order.emplace_back(offset, i);
@@ -419,15 +421,15 @@ std::vector<std::filesystem::path> GgufFile::FindOtherParts(
   if (count <= 1) return {};
   const std::string which = "is " + std::to_string(count) + ": the model is split into files; ";
   if (path.empty())
-    Unsupported(kSplitCount, which + "they can be opened only where they are files");
+    Unsupported(kSplitCount, which + "give the path of the first file instead of its bytes");
   if (Int(kSplitNumber).value_or(0) != 0) {
     Unsupported(kSplitNumber,
-                "is not 0: this is not the first file of a split model; open that one");
+                "is not 0: the model is split, and this is not its first file; open the first one");
   }
   const std::string name = path.filename().string(), ending = SplitEnding(0, count);
   if (count > kMaxParts || !name.ends_with(ending)) {
-    Unsupported(kSplitCount, which + "the name of the first must end in " + Quoted(ending) +
-                                 ", and the others must be beside it");
+    Unsupported(kSplitCount, which + "the name of the first file must end in " + Quoted(ending) +
+                                 ", with the others in the same folder");
   }
   std::vector<std::filesystem::path> parts;
   for (int64_t i = 1; i < count; ++i) {
@@ -435,9 +437,9 @@ std::vector<std::filesystem::path> GgufFile::FindOtherParts(
                     (name.substr(0, name.size() - ending.size()) + SplitEnding(i, count)));
     std::error_code absent;
     if (!std::filesystem::is_regular_file(parts.back(), absent)) {
-      throw Error(ErrorCode::kNotFound, parts.back().string() + ": no such file, one of the " +
-                                            std::to_string(count) + " that " + name_ +
-                                            " is split into");
+      throw Error(ErrorCode::kNotFound, parts.back().string() +
+                                            ": no such file; it is one of the " +
+                                            std::to_string(count) + " parts of " + name_);
     }
   }
   return parts;
@@ -455,7 +457,7 @@ void GgufFile::AddPart(const GgufFile& part) {
   for (const Tensor& tensor : part.tensors_) {
     if (!tensor_of_.emplace(tensor.name, tensors_.size()).second) {
       throw Error(ErrorCode::kDataLoss, part.name_ + ": tensor " + Quoted(tensor.name) +
-                                            " is in another part of " + name_ + " too");
+                                            " also occurs in another part of " + name_);
     }
     tensors_.push_back(tensor);
   }

@@ -5,8 +5,8 @@
 
 namespace tandem::engine {
 
-// Reads a GGUF file with all its parts. Architectures: llama (Mistral too), qwen2, qwen3, gemma,
-// gemma2, gemma3, gpt2. For any other architecture, and for a file without tensors, only the
+// Reads a GGUF file with all its parts, by the architectures of the families
+// (engine/model/families). For any other architecture, and for a file without tensors, only the
 // tokenizer is readable.
 SingleFileModel ReadGgufModel(GgufFile gguf);
 

@@ -64,7 +64,7 @@ constexpr auto kEnds = std::to_array<std::string_view>(
 
 std::span<const GgufPreTokenizer> GgufPreTokenizers() { return kPreTokenizers; }
 
-std::string_view Gpt2Pattern() { return kGpt2; }
+std::string_view ByteLevelPattern() { return kGpt2; }
 
 bool IsGgufEnd(std::string_view text) {
   return std::find(kEnds.begin(), kEnds.end(), text) != kEnds.end();

@@ -5,6 +5,14 @@
 
 namespace tandem::engine {
 
+// Names of tokenizers in GGUF files. They come from the first models with such a tokenizer and say
+// nothing about the family of a file.
+
+// Kinds of vocabulary in `tokenizer.ggml.model`.
+inline constexpr std::string_view kGgufByteLevelBpe = "gpt2";
+inline constexpr std::string_view kGgufSentencePiece = "llama";
+inline constexpr std::string_view kGgufUnigram = "t5";
+
 // How a BPE vocabulary of a GGUF file splits text before merging, by the name in
 // `tokenizer.ggml.pre`. Reading and writing share the table.
 struct GgufPreTokenizer {
@@ -17,7 +25,7 @@ struct GgufPreTokenizer {
 std::span<const GgufPreTokenizer> GgufPreTokenizers();
 
 // GPT-2's pattern, which the ByteLevel pre-tokenizer uses. It is in the table above.
-std::string_view Gpt2Pattern();
+std::string_view ByteLevelPattern();
 
 // Whether a control token with this text ends an answer, regardless of the file's end-of-text key.
 // llama.cpp and others know such tokens by name.

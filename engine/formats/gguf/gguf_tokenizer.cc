@@ -11,6 +11,7 @@
 #include "engine/formats/gguf/gguf_pretokenizers.h"
 #include "engine/formats/gguf/gguf_words.h"
 #include "engine/formats/stored/sentencepiece_text.h"
+#include "engine/model/families/gguf_config.h"
 
 // Generates the tokenizer files that engine/tokenizer reads from a GGUF vocabulary. Each kind of
 // tokenizer so has one reader.
@@ -43,10 +44,12 @@ enum class Kind { kNone, kBpe, kSentencePiece, kUnigram };
 Kind KindOf(const GgufFile& file) {
   const auto name = file.String(kModelKey);
   if (!name || *name == "no_vocab" || *name == "none") return Kind::kNone;
-  if (*name == "gpt2") return Kind::kBpe;
-  if (*name == "llama") return Kind::kSentencePiece;
-  if (*name == "t5") return Kind::kUnigram;
-  file.Unsupported(kModelKey, "is " + Quoted(*name) + "; supported are gpt2, llama and t5");
+  if (*name == kGgufByteLevelBpe) return Kind::kBpe;
+  if (*name == kGgufSentencePiece) return Kind::kSentencePiece;
+  if (*name == kGgufUnigram) return Kind::kUnigram;
+  file.Unsupported(
+      kModelKey, "is " + Quoted(*name) + "; supported are " + std::string(kGgufByteLevelBpe) +
+                     ", " + std::string(kGgufSentencePiece) + " and " + std::string(kGgufUnigram));
 }
 
 // Tokens and their SentencePiece types, by id.
@@ -99,7 +102,8 @@ void WarnOfRetyped(const GgufFile& file, const Tokens& tokens) {
     names += (names.empty() ? "" : ", ") + std::string(text);
   }
   spdlog::warn(
-      "{}: key {} calls tokens that end an answer the user's; taken for control tokens: {}",
+      "{}: key {} gives end-of-turn tokens a user-defined type; they are treated as control "
+      "tokens: {}",
       file.name(), Quoted(kTypesKey), names);
 }
 
@@ -126,10 +130,8 @@ constexpr auto kEndKeys = std::to_array<std::string_view>(
 std::string_view TokenizerClassOf(const GgufFile& file, Kind kind) {
   if (kind == Kind::kBpe) return "PreTrainedTokenizerFast";
   if (kind == Kind::kUnigram) return "T5Tokenizer";
-  const GgufArchitecture* architecture =
-      FindGgufArchitecture(file.String("general.architecture").value_or(""));
-  return architecture == nullptr ? GgufArchitecture{}.sentencepiece_class
-                                 : architecture->sentencepiece_class;
+  const FamilySpec* family = FindGgufFamily(file.String("general.architecture").value_or(""));
+  return (family == nullptr ? GgufArchitecture{} : *family->gguf).sentencepiece_class;
 }
 
 // Recommended sampling of a file: GGUF key -> field of generation_config.json.
@@ -163,8 +165,8 @@ std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
   const GgufPreTokenizer& pre = FindPreTokenizer(file);
   if (!file.Has(kPreKey)) {
     spdlog::warn(
-        "{}: no key {}: text may be cut in other places than the model was trained with; "
-        "convert it again",
+        "{}: key {} is missing, so text may be split differently than in training; convert the "
+        "model again",
         file.name(), Quoted(kPreKey));
   }
   const Tokens tokens = ReadTokens(file);
@@ -269,7 +271,7 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
   if (const auto add = file.Bool(kAddEosKey)) {
     json["add_eos_token"] = *add;  // unused here; kept for exports
     if (*add) {
-      spdlog::warn("{}: key {} asks for an end behind every text; none is put there", file.name(),
+      spdlog::warn("{}: key {} asks for an end token after every text; it is ignored", file.name(),
                    Quoted(kAddEosKey));
     }
   }

@@ -209,7 +209,7 @@ std::string TokenizerModel(std::span<const std::byte> bytes, const std::string& 
   for (int64_t id = 0; id < vocab_size; ++id) {
     const std::string what = "token " + std::to_string(id);
     if (bytes.size() < at || bytes.size() - at < 2 * sizeof(uint32_t)) {
-      fail("ends before " + what + " of " + std::to_string(vocab_size));
+      fail("the file ends before " + what + " of " + std::to_string(vocab_size));
     }
     ScoredPiece piece;
     piece.score = Load<float>(bytes, at);
@@ -220,8 +220,8 @@ std::string TokenizerModel(std::span<const std::byte> bytes, const std::string& 
            std::to_string(kMostTokenBytes));
     }
     if (length < 0 || static_cast<size_t>(length) > bytes.size() - at) {
-      fail(what + " has " + std::to_string(length) + " bytes where " +
-           std::to_string(bytes.size() - at) + " are left");
+      fail(what + " has " + std::to_string(length) + " bytes, but " +
+           std::to_string(bytes.size() - at) + " bytes of the file remain");
     }
     piece.text.assign(reinterpret_cast<const char*>(bytes.data()) + at,
                       static_cast<size_t>(length));
@@ -234,7 +234,8 @@ std::string TokenizerModel(std::span<const std::byte> bytes, const std::string& 
     if (id > 2 && id < 259 && piece.text.starts_with("<0x")) piece.type = SentencePieceType::kByte;
     model.pieces.push_back(std::move(piece));
   }
-  if (at != bytes.size()) fail("goes on behind its " + std::to_string(vocab_size) + " tokens");
+  if (at != bytes.size())
+    fail("the file has extra bytes after its " + std::to_string(vocab_size) + " tokens");
   return WriteSentencePiece(model);
 }
 
@@ -263,19 +264,20 @@ SingleFileModel ReadLlama2cModel(std::span<const std::byte> bytes, const std::st
                                  std::shared_ptr<const MappedFile> vocabulary) {
   if (const uint32_t version = HasMagic(bytes) ? Load<uint32_t>(bytes, 4) : 0; version > 1) {
     throw Error(ErrorCode::kUnsupported,
-                name + ": llama2.c's format of version " + std::to_string(version) +
-                    " is not supported; supported are 0 and 1 (export.py --version 1)");
+                name + ": llama2.c format version " + std::to_string(version) +
+                    " is not supported; export the model with export.py --version 1");
   }
   const auto header = ReadHeader(bytes);
   if (!header) {
-    throw Error(ErrorCode::kDataLoss, name + ": the sizes of the header are no llama2.c model's");
+    throw Error(ErrorCode::kDataLoss,
+                name + ": the header's sizes are not those of a llama2.c model");
   }
   const auto expected = FileBytes(*header);
   if (expected != static_cast<int64_t>(bytes.size())) {
-    throw Error(ErrorCode::kDataLoss,
-                name + ": " + std::to_string(bytes.size()) +
-                    " bytes, but the header's sizes take " +
-                    (expected ? std::to_string(*expected) : std::string("more than any file has")));
+    throw Error(ErrorCode::kDataLoss, name + ": the file has " + std::to_string(bytes.size()) +
+                                          " bytes, but the header's sizes need " +
+                                          (expected ? std::to_string(*expected)
+                                                    : std::string("more than a file can hold")));
   }
   SingleFileModel model;
   AddTensors(*header, bytes, model);

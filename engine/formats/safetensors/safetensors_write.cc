@@ -7,6 +7,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
+#include "engine/base/utf8.h"
 #include "engine/formats/safetensors/safetensors_codes.h"
 #include "engine/formats/safetensors/safetensors_stream.h"
 #include "engine/io/posix_file.h"
@@ -27,11 +28,10 @@ const char* CodeOf(DType dtype) {
 }
 
 std::string JsonText(std::string_view text) {
-  try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
+  if (!IsValidUtf8(text)) {
     throw Error(ErrorCode::kInvalidArgument, "tensor name or metadata is not UTF-8");
   }
+  return nlohmann::json(text).dump();
 }
 
 // The format allows no padding between tensors, so only their order can align them. Tensors of a
@@ -79,7 +79,7 @@ std::string HeaderBytes(std::span<const NamedTensor* const> order,
   if (header.size() > static_cast<size_t>(SafetensorsFile::kMaxHeaderBytes)) {
     throw Error(ErrorCode::kInvalidArgument, "safetensors header of " +
                                                  std::to_string(header.size()) +
-                                                 " bytes exceeds what readers accept");
+                                                 " bytes exceeds the limit of readers");
   }
   std::string length(kHeaderLengthBytes, '\0');
   for (size_t i = 0; i < kHeaderLengthBytes; ++i) {
@@ -129,7 +129,7 @@ void RefuseBadNames(std::span<const NamedTensor* const> order) {
   for (const NamedTensor* tensor : order) {
     if (tensor->name == kMetadataKey || !names.insert(tensor->name).second) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "tensor name " + Quoted(tensor->name) + " is reserved or given twice");
+                  "tensor name " + Quoted(tensor->name) + " is reserved or occurs twice");
     }
   }
 }

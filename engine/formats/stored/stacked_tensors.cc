@@ -49,12 +49,13 @@ void ForEachLayer(const std::string& stacked, const ConstTensorView& view,
     throw Error(ErrorCode::kDataLoss, source + ": tensor " + Quoted(stacked) + ": " + what);
   };
   if (stacked.find(kLayerMark, stacked.find(kLayerMark) + 1) != stacked.npos) {
-    fail("more than one " + std::string(kLayerMark));
+    fail("the name has more than one " + std::string(kLayerMark));
   }
-  if (view.shape.empty()) fail("has no axis of layers");
+  if (view.shape.empty()) fail("the shape has no layer axis");
   const int64_t layers = view.shape.front();
   if (layers < 1 || layers > kMaxStackedLayers) {
-    fail(std::to_string(layers) + " layers, expected 1 to " + std::to_string(kMaxStackedLayers));
+    fail("the tensor has " + std::to_string(layers) + " layers; expected 1 to " +
+         std::to_string(kMaxStackedLayers));
   }
   ConstTensorView layer = view;
   layer.shape.erase(layer.shape.begin());

@@ -22,6 +22,7 @@ namespace {
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"
 #include "engine/kernels/block_matmul.inc"
+#include "engine/kernels/block_table.inc"
 #include "engine/kernels/pack.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
@@ -29,10 +30,8 @@ namespace {
 
 }  // namespace
 
-constinit const KernelTable kTable =
-    MakeTable("avx2", "avx2",
-              {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>,
-               BlockMatMul<BlockFormat::kInt4K>, BlockMatMul<BlockFormat::kInt6>});
+constinit const BlockKernels kBlocks = MakeBlockKernels();
+constinit const KernelTable kTable = MakeTable("avx2", "avx2", kBlocks);
 
 }  // namespace tandem::engine::avx2
 

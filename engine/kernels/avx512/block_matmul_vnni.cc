@@ -18,15 +18,12 @@ namespace {
 #include "engine/kernels/avx512/vec.inc"
 #include "engine/kernels/avx512/bytes_dot.inc"
 #include "engine/kernels/block_matmul.inc"
+#include "engine/kernels/block_table.inc"
 // clang-format on
 
 }  // namespace
 
-void QuantizeBlockRows(const QuantizeRowsArgs& args) noexcept { QuantizeRows(args); }
-void MatMulInt8(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt8>(args); }
-void MatMulInt4(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt4>(args); }
-void MatMulQ4K(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt4K>(args); }
-void MatMulInt6(const BlockMatMulArgs& args) noexcept { BlockMatMul<BlockFormat::kInt6>(args); }
+constinit const BlockKernels kBlocks = MakeBlockKernels();
 
 }  // namespace tandem::engine::avx512_vnni
 

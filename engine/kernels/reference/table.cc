@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 #include <string_view>
+#include <utility>
 
 #include "engine/kernels/kernels.h"
 #include "engine/kernels/tables.h"
@@ -323,7 +324,8 @@ void BlockMatMul(const BlockMatMulArgs& a) noexcept {
   }
 }
 
-void MatMulQ4K(const BlockMatMulArgs& a) noexcept {
+template <>
+void BlockMatMul<BlockFormat::kInt4K>(const BlockMatMulArgs& a) noexcept {
   const int64_t panel_bytes = BlockPanelBytes(BlockFormat::kInt4K, a.k);
   for (int64_t n = 0; n < a.n_columns; ++n) {
     for (int64_t m = 0; m < a.m; ++m) {
@@ -342,6 +344,8 @@ void MatMulQ4K(const BlockMatMulArgs& a) noexcept {
     }
   }
 }
+
+#include "engine/kernels/block_table.inc"
 
 template <class T>
 constexpr TypedKernels<T> MakeTypedKernels() {
@@ -363,13 +367,13 @@ constexpr TypedKernels<T> MakeTypedKernels() {
 
 }  // namespace
 
+constinit const BlockKernels kBlocks = MakeBlockKernels();
 constinit const KernelTable kTable = {
     .isa = "reference",
     .key = "reference",
     .f32 = MakeTypedKernels<float>(),
     .bf16 = MakeTypedKernels<Bf16>(),
-    .blocks = {QuantizeRows, BlockMatMul<BlockFormat::kInt8>, BlockMatMul<BlockFormat::kInt4>,
-               MatMulQ4K, BlockMatMul<BlockFormat::kInt6>},
+    .blocks = &kBlocks,
     .attention_merge = AttentionMerge,
     .add = AddRows,
     .scale = ScaleRows,

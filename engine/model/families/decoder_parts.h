@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "engine/model/config.h"
-#include "engine/model/layer_ops.h"
-#include "engine/model/weights.h"
+#include "engine/model/families/config.h"
+#include "engine/model/families/layer_ops.h"
+#include "engine/model/families/weights.h"
 
 namespace tandem::engine {
 

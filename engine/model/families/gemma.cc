@@ -5,10 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
+#include "engine/model/families/family.h"
 #include "engine/model/families/gemma_decoder.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -60,6 +65,34 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
 
 void ShapeTiny(ModelConfig& c) { ShapeTinyGemma(c, 1); }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm", GgufChange::kPlus1},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm", GgufChange::kPlus1},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RefuseYarn, RequireTanhGelu,
+                              RefuseMlpBias, RefuseAttentionBias, RequireTiedHead, RefuseWindow});
+constexpr GgufArchitecture kGguf{.name = "gemma",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .sentencepiece_class = "GemmaTokenizer",
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kGemmaFamily{
@@ -71,6 +104,8 @@ extern constinit const FamilySpec kGemmaFamily{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .lora = &kDecoderLoraNames,
 };
 
 }  // namespace tandem::engine

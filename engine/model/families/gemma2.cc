@@ -3,13 +3,20 @@
 // layer.
 
 #include <array>
+#include <cmath>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
 #include "engine/model/families/gemma_decoder.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -64,6 +71,75 @@ void ShapeTiny(ModelConfig& c) {
   c.logit_cap = 8;
 }
 
+constexpr int64_t kLayersOfLargest = 46;
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  ReadGgufQueryScalar(metadata, kLayersOfLargest, json);
+  ReadGgufCap(metadata, "attn_logit_softcapping", "attn_logit_softcapping", json);
+  ReadGgufCap(metadata, "final_logit_softcapping", "final_logit_softcapping", json);
+  json["sliding_window"] = metadata.Int("attention.sliding_window").value_or(4096);
+}
+
+std::string RequireCaps(const ModelConfig& c) {
+  if (!(c.attention.soft_cap > 0)) return "no 'attn_logit_softcapping'";
+  return c.logit_cap > 0 ? "" : "no 'final_logit_softcapping'";
+}
+
+std::string LimitQueryScalar(const ModelConfig& c) { return QueryScalarLimit(c, kLayersOfLargest); }
+
+std::string RequireAlternatingWindows(const ModelConfig& c) {
+  return FollowsPattern(c, 2) ? "" : "windows on other than every second layer";
+}
+
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RefuseYarn, RequireTanhGelu,
+                              RefuseMlpBias, RefuseAttentionBias, RequireTiedHead, RequireCaps,
+                              LimitQueryScalar, RequireAlternatingWindows});
+constexpr GgufArchitecture kGguf{.name = "gemma2",
+                                 .parts = kGgufFourNormParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .sentencepiece_class = "GemmaTokenizer",
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGgufLimits};
+
+constexpr std::array kMaxTextRules =
+    JoinRules(std::array{MaxTextRule{"model.embed_tokens.weight", "token_embedder.embedding",
+                                     MaxTextShape::kTable, MaxTextValue::kTimesRootWidth}},
+              kMaxTextFourNorms,
+              std::array{MaxTextRule{"model.layers.{}.self_attn.q_proj.weight",
+                                     "self_attention{s}.query.kernel", MaxTextShape::kHeadsOut,
+                                     MaxTextValue::kOverRootHeadDim},
+                         MaxTextRule{"model.layers.{}.self_attn.k_proj.weight",
+                                     "self_attention{s}.key.kernel", MaxTextShape::kHeadsOut}},
+              kMaxTextValueAndOut, kMaxTextMlp);
+
+// MaxText pads 256,000 to 256,128.
+int64_t MaxTextVocabulary(int64_t size) {
+  constexpr int64_t kTheirs = 256000, kPadding = 128;
+  return size > kTheirs && size <= kTheirs + kPadding ? kTheirs + kPadding : size + kPadding;
+}
+
+std::string MaxTextCaveat(const ModelConfig& c) {
+  const auto head_dim = static_cast<double>(c.attention.head_dim);
+  if (c.query_scalar == 0 || c.query_scalar == head_dim) return "";
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "query_pre_attn_scalar is %g and head_dim %g, which is what MaxText divides by: "
+                "there attention scores are %.4g times these",
+                c.query_scalar, head_dim, std::sqrt(c.query_scalar / head_dim));
+  return text;
+}
+
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules,
+                               .blocks = MaxTextBlocks::kPairs,
+                               .vocabulary = MaxTextVocabulary,
+                               .caveat = MaxTextCaveat};
+constexpr LoraNames kLora{.rules = kMaxTextLinearLayers, .blocks = MaxTextBlocks::kPairs};
+
 }  // namespace
 
 extern constinit const FamilySpec kGemma2Family{
@@ -75,6 +151,9 @@ extern constinit const FamilySpec kGemma2Family{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .maxtext = &kMaxText,
+    .lora = &kLora,
 };
 
 }  // namespace tandem::engine

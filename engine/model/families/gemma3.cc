@@ -2,16 +2,22 @@
 // with norms on the heads of q and k. Every full-attention layer follows five windowed layers,
 // which have their own rope. Only the text part of Gemma3ForConditionalGeneration is read.
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
 #include "engine/model/families/gemma_decoder.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -22,6 +28,7 @@ constexpr std::array<std::string_view, 4> kArchitectures{
     "Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"};
 
 constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
+constexpr int64_t kPattern = 6;  // every layer has a window except each sixth
 
 // Either two bases and one scaling, or one object per layer type. The scaling applies to
 // full-attention layers.
@@ -81,7 +88,8 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
   c.family = "gemma3";
   ParseRopes(json, c, source);
   c.activation = ParseActivation(json, "hidden_activation", "gelu_pytorch_tanh", source);
-  const int64_t pattern = JsonIntOr(json, "sliding_window_pattern", 6, 1, kMaxLayers, source);
+  const int64_t pattern =
+      JsonIntOr(json, "sliding_window_pattern", kPattern, 1, kMaxLayers, source);
   const auto windowed = [=](int64_t layer) { return (layer + 1) % pattern != 0; };
   ParseGemmaAttention(json, {.windowed = windowed}, c, source);
   return c;
@@ -122,6 +130,81 @@ void ShapeTiny(ModelConfig& c) {
   c.rope_scaling = {.kind = RopeKind::kLinear, .factor = 8};
 }
 
+constexpr int64_t kLayersOfLargest = 62;
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_activation"] = "gelu_pytorch_tanh";
+  if (!json.contains("rope_theta")) json["rope_theta"] = kGlobalTheta;
+  ReadGgufQueryScalar(metadata, kLayersOfLargest, json);
+  ReadGgufCap(metadata, "final_logit_softcapping", "final_logit_softcapping", json);
+  if (const auto theta = metadata.Number("rope.freq_base_swa")) {
+    json["rope_local_base_freq"] = Shortest(*theta);
+  }
+  const int64_t window = metadata.Int("attention.sliding_window").value_or(0);
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  constexpr std::string_view kPatternKey = "attention.sliding_window_pattern";
+  if (const auto by_layer = metadata.Ints(kPatternKey)) {
+    Json types = Json::array();
+    for (const int64_t windowed : *by_layer) {
+      types.push_back(windowed != 0 ? "sliding_attention" : "full_attention");
+    }
+    json["layer_types"] = std::move(types);
+  } else if (const auto every = metadata.Int(kPatternKey)) {
+    json["sliding_window_pattern"] = *every;
+  }
+}
+
+// Readers know the pattern of the released models; only another one is written.
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufDecoderSizes(c);
+  AddGgufWindow(c, settings);
+  if (HasWindow(c) && !FollowsPattern(c, kPattern)) {
+    std::vector<bool> windowed;
+    for (int64_t layer = 0; layer < c.n_layers; ++layer) windowed.push_back(IsWindowed(c, layer));
+    settings.push_back({"attention.sliding_window_pattern", std::move(windowed)});
+  }
+  settings.push_back({"rope.freq_base_swa", static_cast<float>(c.local_rope_theta)});
+  AddGgufCaps(c, settings);
+  return settings;
+}
+
+std::string RefuseScoreCap(const ModelConfig& c) {
+  return c.attention.soft_cap > 0 ? "'attn_logit_softcapping'" : "";
+}
+
+std::string LimitQueryScalar(const ModelConfig& c) { return QueryScalarLimit(c, kLayersOfLargest); }
+
+constexpr auto kGgufLimits = std::to_array<GgufLimit>(
+    {RefuseLlama3Rope, RefuseUntruncatedYarn, RefuseYarn, RequireTanhGelu, RefuseMlpBias,
+     RefuseAttentionBias, RefuseScoreCap, LimitQueryScalar});
+constexpr GgufArchitecture kGguf{.name = "gemma3",
+                                 .parts = kGgufFourNormParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .sentencepiece_class = "GemmaTokenizer",
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits};
+
+constexpr std::array kMaxTextRules = JoinRules(
+    std::array{MaxTextRule{"model.embed_tokens.weight", "token_embedder.embedding",
+                           MaxTextShape::kTable, MaxTextValue::kTimesRootWidthInBf16}},
+    kMaxTextFourNorms, kMaxTextQueryAndKey, kMaxTextValueAndOut,
+    std::array{
+        MaxTextRule{"model.layers.{}.self_attn.q_norm.weight", "self_attention.query_norm.scale",
+                    MaxTextShape::kVector, MaxTextValue::kPlusOne},
+        MaxTextRule{"model.layers.{}.self_attn.k_norm.weight", "self_attention.key_norm.scale",
+                    MaxTextShape::kVector, MaxTextValue::kPlusOne}},
+    kMaxTextMlp);
+
+// MaxText's Gemma 3 lacks the rows that multimodal checkpoints append to the text vocabulary.
+int64_t MaxTextVocabulary(int64_t size) { return std::min<int64_t>(size, 262144); }
+
+constexpr MaxTextTree kMaxText{
+    .rules = kMaxTextRules, .blocks = MaxTextBlocks::kSixes, .vocabulary = MaxTextVocabulary};
+constexpr LoraNames kLora{.rules = kMaxTextLinearLayers, .blocks = MaxTextBlocks::kSixes};
+
 }  // namespace
 
 extern constinit const FamilySpec kGemma3Family{
@@ -133,6 +216,9 @@ extern constinit const FamilySpec kGemma3Family{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .maxtext = &kMaxText,
+    .lora = &kLora,
 };
 
 }  // namespace tandem::engine

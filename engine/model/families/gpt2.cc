@@ -9,8 +9,11 @@
 #include "engine/base/check.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -165,6 +168,49 @@ void ShapeTiny(ModelConfig& c) {
   c.dropout = c.embedding_dropout = 0.1f;
 }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  json["n_embd"] = metadata.RequiredInt("embedding_length");
+  json["n_inner"] = metadata.RequiredInt("feed_forward_length");
+  json["n_layer"] = metadata.RequiredInt("block_count");
+  json["n_head"] = metadata.RequiredInt("attention.head_count");
+  json["n_positions"] = metadata.RequiredInt("context_length");
+  json["activation_function"] = "gelu_new";
+  json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber("attention.layer_norm_epsilon"));
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufSizes(c);
+  settings.push_back({"attention.layer_norm_epsilon", c.norm_eps});
+  return settings;
+}
+
+std::string RequireScaledScores(const ModelConfig& c) {
+  return c.attention.head_dim == 1 || c.attention.scale != 1 ? "" : "'scale_attn_weights': false";
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "ln_1"},
+    {"attn_qkv", "attn.c_attn", GgufChange::kTransposed},
+    {"attn_output", "attn.c_proj", GgufChange::kTransposed},
+    {"ffn_norm", "ln_2"},
+    {"ffn_up", "mlp.c_fc", GgufChange::kTransposed},
+    {"ffn_down", "mlp.c_proj", GgufChange::kTransposed},
+});
+constexpr auto kGgufEnds = std::to_array<GgufPart>({
+    {"token_embd", "wte"},
+    {"position_embd", "wpe"},
+    {"output_norm", "ln_f"},
+    {"output", "lm_head"},
+});
+constexpr auto kGgufLimits = std::to_array<GgufLimit>({RequireTanhGelu, RequireScaledScores});
+constexpr GgufArchitecture kGguf{.name = "gpt2",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufEnds,
+                                 .block = "h.",
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kGpt2Family{
@@ -176,6 +222,7 @@ extern constinit const FamilySpec kGpt2Family{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine

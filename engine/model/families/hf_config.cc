@@ -76,9 +76,9 @@ std::vector<TokenId> ParseTokenList(const Json& config, const char* field, int64
     return tokens;
   }
   if (found->size() > kMaxTokenList) {
-    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' lists " +
-                                          std::to_string(found->size()) + " tokens, more than " +
-                                          std::to_string(kMaxTokenList));
+    throw Error(ErrorCode::kDataLoss,
+                source + ": field '" + field + "' lists " + std::to_string(found->size()) +
+                    " tokens, more than the limit of " + std::to_string(kMaxTokenList));
   }
   for (const Json& element : *found) {
     Json wrapped = Json::object();
@@ -115,7 +115,8 @@ ModelConfig ParseDecoder(const Json& json, const HfDefaults& defaults, const std
   c.attention = ParseHeads(json, defaults, c.hidden_dim, source);
   c.attention_bias = JsonBoolOr(json, "attention_bias", false, source);
   if (json.contains("quantization_config") && !json["quantization_config"].is_null()) {
-    ThrowUnsupported(source, "'quantization_config'; only floating-point checkpoints load");
+    ThrowUnsupported(source,
+                     "'quantization_config'; only floating-point checkpoints are supported");
   }
   return c;
 }
@@ -193,7 +194,7 @@ void ParseLayerTypes(const Json& json, const std::function<bool(int64_t layer)>&
     config.windowed_layers.push_back(type == kWindowedLayer);
     if (type == kWindowedLayer && config.attention.window == 0) {
       throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' has a '" + kWindowedLayer +
-                                            "', but there is no 'sliding_window'");
+                                            "', but field 'sliding_window' is missing");
     }
   }
   const auto& windowed = config.windowed_layers;

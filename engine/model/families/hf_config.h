@@ -8,7 +8,7 @@
 
 #include "engine/base/ids.h"
 #include "engine/base/model_limits.h"
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 
 namespace tandem::engine {
 

@@ -4,8 +4,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "engine/model/config.h"
-#include "engine/model/family.h"
+#include "engine/model/families/config.h"
+#include "engine/model/families/family.h"
 
 namespace tandem::engine {
 

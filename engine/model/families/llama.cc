@@ -6,10 +6,15 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -45,6 +50,44 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
 
 void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_act"] = "silu";
+  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
+}
+
+constexpr std::array<GgufLimit, 2> kGgufLimits{RefuseUntruncatedYarn, RequireSilu};
+constexpr GgufArchitecture kGguf{.name = "llama",
+                                 .parts = kGgufLlamaParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGgufLimits};
+
+// MaxText divides q by the root of the head size when it stores it.
+constexpr std::array kMaxTextRules = JoinRules(
+    kMaxTextTablesAndTwoNorms,
+    std::array{MaxTextRule{"model.layers.{}.self_attn.q_proj.weight", "self_attention.query.kernel",
+                           MaxTextShape::kHeadsOut, MaxTextValue::kOverRootHeadDim, true},
+               MaxTextRule{"model.layers.{}.self_attn.k_proj.weight", "self_attention.key.kernel",
+                           MaxTextShape::kHeadsOut, MaxTextValue::kAsIs, true}},
+    kMaxTextValueAndOut, kMaxTextMlp);
+// Llama 3.1 and later interleave q and k as pairs. MaxText's converter for Llama 3 leaves them in
+// Hugging Face's order.
+constexpr std::array kMaxTextForms{MaxTextForm{"llama3-", "llama3-8b", false},
+                                   MaxTextForm{"llama3.", "llama3.1-8b", true}};
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules, .forms = kMaxTextForms};
+
+void CompleteFresh(ModelConfig& c) {
+  constexpr int64_t kMultiple = 64;
+  const int64_t wide = c.hidden_dim * 8 / 3;
+  if (c.ffn_dim == 0) c.ffn_dim = (wide + kMultiple - 1) / kMultiple * kMultiple;
+  c.activation = Activation::kSilu;
+}
+
+constexpr FreshFields kFresh{.ffn_dim = "8/3 of the width", .complete = CompleteFresh};
+
 }  // namespace
 
 extern constinit const FamilySpec kLlamaFamily{
@@ -56,6 +99,10 @@ extern constinit const FamilySpec kLlamaFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .maxtext = &kMaxText,
+    .lora = &kDecoderLoraNames,
+    .fresh = &kFresh,
 };
 
 }  // namespace tandem::engine

@@ -2,11 +2,11 @@
 
 #include <vector>
 
-#include "engine/model/config.h"
+#include "engine/model/families/config.h"
 #include "engine/model/families/decoder_parts.h"
-#include "engine/model/family.h"
-#include "engine/model/layer_ops.h"
-#include "engine/model/weights.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/layer_ops.h"
+#include "engine/model/families/weights.h"
 
 namespace tandem::engine {
 

@@ -9,8 +9,8 @@
 #include "engine/base/check.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/family.h"
 
 namespace tandem::engine {
 namespace {
@@ -148,6 +148,13 @@ void ShapeTiny(ModelConfig& c) {
   c.dropout = 0.1f;
 }
 
+void CompleteFresh(ModelConfig& c) {
+  if (c.ffn_dim == 0) c.ffn_dim = c.hidden_dim;
+  c.activation = Activation::kRelu;
+}
+
+constexpr FreshFields kFresh{.ffn_dim = "the width", .complete = CompleteFresh};
+
 }  // namespace
 
 extern constinit const FamilySpec kMiniGptFamily{
@@ -159,6 +166,7 @@ extern constinit const FamilySpec kMiniGptFamily{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .fresh = &kFresh,
 };
 
 }  // namespace tandem::engine

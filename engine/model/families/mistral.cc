@@ -5,10 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -46,6 +51,37 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
 
 void ShapeTiny(ModelConfig& c) { c.attention.window = kTinyWindow; }
 
+// GGUF files of Mistral have Llama's architecture. A window tells them apart; those without one
+// compute as Llama does.
+constexpr std::string_view kWindowKey = "attention.sliding_window";
+
+bool OwnsGguf(const GgufMetadata& metadata) { return metadata.Int(kWindowKey).value_or(0) > 0; }
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_act"] = "silu";
+  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
+  json["sliding_window"] = metadata.RequiredInt(kWindowKey);
+}
+
+std::string GgufCaveat(const ModelConfig& c) {
+  if (!HasWindow(c)) return "";
+  return "other GGUF readers ignore the sliding window of this architecture; beyond the window "
+         "they "
+         "compute a different model";
+}
+
+constexpr std::array<GgufLimit, 2> kGgufLimits{RefuseUntruncatedYarn, RequireSilu};
+constexpr GgufArchitecture kGguf{.name = "llama",
+                                 .parts = kGgufLlamaParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGgufLimits,
+                                 .owns = OwnsGguf,
+                                 .caveat = GgufCaveat};
+
 }  // namespace
 
 extern constinit const FamilySpec kMistralFamily{
@@ -57,6 +93,8 @@ extern constinit const FamilySpec kMistralFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .lora = &kDecoderLoraNames,
 };
 
 }  // namespace tandem::engine

@@ -5,10 +5,15 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -50,6 +55,28 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
 
 void ShapeTiny(ModelConfig& c) { WindowEveryOtherLayer(c); }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_act"] = "silu";
+  json["use_sliding_window"] = false;
+}
+
+std::string RequireHeadsOfTheWidth(const ModelConfig& c) {
+  if (c.attention.n_heads * c.attention.head_dim == c.hidden_dim) return "";
+  return "heads that together are not as wide as the model";
+}
+
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseMlpBias,
+                              RequireHeadsOfTheWidth, RefuseWindow});
+constexpr GgufArchitecture kGguf{.name = "qwen2",
+                                 .parts = kGgufQwenParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kQwen2Family{
@@ -61,6 +88,8 @@ extern constinit const FamilySpec kQwen2Family{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .lora = &kDecoderLoraNames,
 };
 
 }  // namespace tandem::engine

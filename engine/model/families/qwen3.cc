@@ -4,10 +4,15 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
-#include "engine/model/family.h"
+#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
 namespace {
@@ -50,6 +55,27 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
 
 void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_act"] = "silu";
+  json["use_sliding_window"] = false;
+}
+
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseMlpBias,
+                              RefuseAttentionBias, RefuseWindow});
+constexpr GgufArchitecture kGguf{.name = "qwen3",
+                                 .parts = kGgufQwenParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGgufLimits};
+
+constexpr std::array kMaxTextRules = JoinRules(kMaxTextTablesAndTwoNorms, kMaxTextQueryAndKey,
+                                               kMaxTextValueAndOut, kMaxTextHeadNorms, kMaxTextMlp);
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules};
+
 }  // namespace
 
 extern constinit const FamilySpec kQwen3Family{
@@ -61,6 +87,9 @@ extern constinit const FamilySpec kQwen3Family{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .maxtext = &kMaxText,
+    .lora = &kDecoderLoraNames,
 };
 
 }  // namespace tandem::engine

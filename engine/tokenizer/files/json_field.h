@@ -76,7 +76,7 @@ class Field {
   [[noreturn]] void UnsupportedType() const {
     ThrowUnsupported(
         *file_, path_ + ".type",
-        Quoted(Type()) + " is not supported; engine/tokenizer/README.md lists what is");
+        Quoted(Type()) + " is not supported; engine/tokenizer/README.md lists the supported types");
   }
 
  private:

@@ -13,18 +13,18 @@ void ProtobufReader::Fail(const std::string& what) const {
 uint64_t ProtobufReader::Varint() {
   uint64_t value = 0;
   for (int shift = 0; shift < 70; shift += 7) {
-    if (left_.empty()) Fail("ends within a number");
+    if (left_.empty()) Fail("ends inside a number");
     const auto byte = static_cast<unsigned char>(left_.front());
     left_.remove_prefix(1);
     if (shift == 63 && byte > 1) break;  // beyond 64 bits
     value |= static_cast<uint64_t>(byte & 0x7F) << shift;
     if (byte < 0x80) return value;
   }
-  Fail("holds a number of more than 64 bits");
+  Fail("contains an integer of more than 64 bits");
 }
 
 uint64_t ProtobufReader::Fixed(size_t bytes) {
-  if (left_.size() < bytes) Fail("ends within a number");
+  if (left_.size() < bytes) Fail("ends inside a number");
   uint64_t value = 0;
   for (size_t i = 0; i < bytes; ++i) {
     value |= static_cast<uint64_t>(static_cast<unsigned char>(left_[i])) << (8 * i);
@@ -37,7 +37,7 @@ std::optional<ProtobufReader::Field> ProtobufReader::Next() {
   if (left_.empty()) return std::nullopt;
   const uint64_t tag = Varint();
   const uint64_t number = tag >> 3;
-  if (number == 0 || number > 0x1FFFFFFF) Fail("names a field that cannot be");
+  if (number == 0 || number > 0x1FFFFFFF) Fail("contains an invalid field number");
   Field field{static_cast<uint32_t>(number), 0, {}, false, false};
   switch (tag & 7) {
     case 0:
@@ -49,8 +49,8 @@ std::optional<ProtobufReader::Field> ProtobufReader::Next() {
     case 2: {
       const uint64_t size = Varint();
       if (size > left_.size()) {
-        Fail("holds a field of " + std::to_string(size) + " bytes, more than the " +
-             std::to_string(left_.size()) + " that are left");
+        Fail("contains a field of " + std::to_string(size) + " bytes, but only " +
+             std::to_string(left_.size()) + " bytes remain");
       }
       field.is_bytes = true;
       field.bytes = left_.substr(0, static_cast<size_t>(size));
@@ -62,7 +62,7 @@ std::optional<ProtobufReader::Field> ProtobufReader::Next() {
       field.integer = Fixed(4);
       return field;
     default:
-      Fail("holds a field of a kind that is not in use");
+      Fail("contains a field of an unsupported wire type");
   }
 }
 
@@ -73,8 +73,8 @@ int32_t ProtobufReader::Int32(const Field& field) const {
   // Protobuf writes negative numbers with 64 bits.
   const auto value = static_cast<int64_t>(field.integer);
   if (value < INT32_MIN || value > INT32_MAX) {
-    Fail("holds " + std::to_string(value) + " in field " + std::to_string(field.number) +
-         ", beyond 32 bits");
+    Fail("contains " + std::to_string(value) + " in field " + std::to_string(field.number) +
+         ", which does not fit in 32 bits");
   }
   return static_cast<int32_t>(value);
 }

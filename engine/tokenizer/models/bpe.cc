@@ -84,6 +84,13 @@ void BpeModel::Encode(std::string_view piece, TokenModel::Scratch& buffers,
   Merge(piece, scratch, out);
 }
 
+bool BpeModel::may_drop_text() const {
+  if (options_.unk) return false;
+  const bool reads_bytes = options_.byte_level || options_.byte_fallback;
+  return !reads_bytes || std::any_of(byte_tokens_.begin(), byte_tokens_.end(),
+                                     [](TokenId token) { return token < 0; });
+}
+
 void BpeModel::PlaceBytes(std::string_view piece, Scratch& scratch) const {
   for (const char c : piece) {
     const TokenId id = byte_tokens_[static_cast<unsigned char>(c)];

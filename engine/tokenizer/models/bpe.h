@@ -67,6 +67,8 @@ class BpeModel final : public TokenModel {
     return std::make_unique<Scratch>();
   }
   bool may_cut_at_metaspace() const override { return may_cut_at_metaspace_; }
+  // Whether some text yields no tokens: there is no unknown token, and some byte has no token.
+  bool may_drop_text() const;
 
  private:
   void PlaceBytes(std::string_view piece, Scratch& scratch) const;

@@ -113,8 +113,8 @@ void UnigramModel::AppendUnknown(std::string_view text, std::vector<TokenId>& ou
   }
   if (!options_.unk) {
     throw Error(ErrorCode::kInvalidArgument,
-                "the text has characters that are not in the vocabulary, which has no token for "
-                "unknown ones");
+                "the text has a character that the vocabulary lacks, and the vocabulary has no "
+                "unknown token");
   }
   out.push_back(*options_.unk);
 }

@@ -78,9 +78,9 @@ void WordLevelModel::Encode(std::string_view piece, Scratch&, std::vector<TokenI
   } else if (unk_) {
     out.push_back(*unk_);
   } else {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the text has a word that is not in the vocabulary, which has no token for unknown "
-                "ones");
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "the text has a word that the vocabulary lacks, and the vocabulary has no unknown token");
   }
 }
 

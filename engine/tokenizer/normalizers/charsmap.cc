@@ -27,13 +27,13 @@ Charsmap Charsmap::Parse(std::string_view blob, const std::string& file, const s
   std::memcpy(&trie_bytes, blob.data(), sizeof(trie_bytes));
   blob.remove_prefix(sizeof(trie_bytes));
   if (trie_bytes % 4 != 0 || trie_bytes == 0 || trie_bytes > blob.size()) {
-    broken("has a trie of a wrong size");
+    broken("gives a wrong size for its trie");
   }
   map.units_.resize(trie_bytes / 4);
   std::memcpy(map.units_.data(), blob.data(), trie_bytes);
   map.replacements_ = blob.substr(trie_bytes);
   if (map.replacements_.empty() || map.replacements_.back() != '\0') {
-    broken("has replacements without an end");
+    broken("has replacements without a final NUL byte");
   }
 
   map.CheckUnits(file, field);
@@ -60,7 +60,7 @@ void Charsmap::CheckUnits(const std::string& file, const std::string& field) con
     for (; place.next_byte < 256 && open_child == 0; ++place.next_byte) {
       const uint32_t child = children ^ place.next_byte;
       if (child >= units_.size() || Label(units_[child]) != place.next_byte) continue;
-      if (longest[child] == kOpen) broken("has rules that go in a circle");
+      if (longest[child] == kOpen) broken("has a cycle in its trie");
       if (longest[child] == kNew) open_child = child;
     }
     if (open_child != 0) {
@@ -86,7 +86,7 @@ void Charsmap::CheckValue(uint32_t unit, const std::string& file, const std::str
   const auto broken = [&](const char* what) { ThrowBroken(file, field, what); };
   if (!HasValue(units_[unit])) return;
   const uint32_t leaf = unit ^ Offset(units_[unit]);
-  if (leaf >= units_.size()) broken("has a rule that leaves the trie");
+  if (leaf >= units_.size()) broken("has a rule that points outside the trie");
   const uint32_t value = Value(units_[leaf]);
   if (value >= replacements_.size()) broken("has a rule without a replacement");
   const size_t size = strnlen(&replacements_[value], kLongestReplacement + 1);

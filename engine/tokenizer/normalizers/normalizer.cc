@@ -12,7 +12,8 @@ constexpr size_t kMostGrowth = 64;  // Unicode's own forms stay below 12
 void CheckSize(const std::string& text, const NormalizedText& now) {
   if (text.size() <= now.most_bytes) return;
   throw Error(ErrorCode::kInvalidArgument, "the tokenizer's normalizer makes the text more than " +
-                                               std::to_string(kMostGrowth) + " times as long");
+                                               std::to_string(kMostGrowth) +
+                                               " times as long, which is the limit");
 }
 
 // Writes the result of a step front to back and records the ranges that come from clients.

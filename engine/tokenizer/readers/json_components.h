@@ -40,8 +40,8 @@ void ReadNormalizer(const Field& field, NormalizerSpec& spec);
 
 struct PretokenizerSpec {
   std::vector<Pretokenizer::Stage> stages;
-  // Bytes are spelled as characters, by at most one stage. As the last stage it is omitted from
-  // `stages`: the model may then work on bytes.
+  // Whether a stage spells bytes as characters. If it is the last one, `stages` omits it, so that
+  // the model may work on bytes.
   bool byte_level = false;
   bool byte_level_is_last = false;
 };
@@ -51,7 +51,7 @@ struct DecoderSpec {
   Decoder decoder;
   bool strips_leading_space = false;  // by a rule outside decoder.rules
   bool is_byte_level = false;         // only ByteLevel and rules
-  // While reading:
+  // The state of reading; later parts do not use it.
   bool fused = false;     // an earlier step joins tokens
   bool to_bytes = false;  // an earlier step makes bytes, so tokens may be parts of characters
   bool has_other_steps = false;

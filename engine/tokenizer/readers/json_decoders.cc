@@ -38,7 +38,8 @@ bool IsOneCharacter(std::string_view text) {
 // only rules for the joined text may follow.
 void AddStep(const Field& field, Decoder::Step step, DecoderSpec& spec) {
   if (spec.fused || spec.to_bytes) {
-    field.Unsupported("behind ByteFallback, ByteLevel or Fuse is not supported: put it before");
+    field.Unsupported(
+        "after ByteFallback, ByteLevel or Fuse is not supported: move it in front of them");
   }
   spec.decoder.steps.push_back(std::move(step));
   spec.has_other_steps = true;
@@ -96,7 +97,7 @@ void ReadReplace(const Field& field, DecoderSpec& spec) {
   const Field regex = pattern.At("Regex");
   Pattern compiled = CompilePattern(regex);
   if (compiled.may_match_nothing()) {
-    regex.Unsupported("matches the empty text, which cannot be replaced");
+    regex.Unsupported("matches the empty text: use a pattern that matches at least one character");
   }
   const auto step = ReplaceStep(std::move(compiled), std::move(to));
   AddStep(

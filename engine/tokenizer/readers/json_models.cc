@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "engine/base/log.h"
 #include "engine/base/quoted.h"
 #include "engine/tokenizer/models/bpe.h"
 #include "engine/tokenizer/models/unigram.h"
@@ -42,7 +43,7 @@ std::optional<TokenId> ReadUnk(const Field& model, const Vocabulary& vocabulary)
   const auto unk = model.Find("unk_token");
   if (!unk) return std::nullopt;
   const auto id = vocabulary.Find(unk->String());
-  if (!id) unk->Broken("is " + Quoted(unk->String()) + ", not in the vocabulary");
+  if (!id) unk->Broken("is " + Quoted(unk->String()) + ", which is not in the vocabulary");
   return id;
 }
 
@@ -52,8 +53,9 @@ void CheckTrie(const Field& model, const TokenTable& tokens, size_t longest) {
   for (TokenId id = 0; id < tokens.id_limit(); ++id) bytes += tokens.String(id).size();
   if (tokens.longest() > longest || bytes > kMostTrieBytes) {
     model.At("vocab").Broken("must have tokens of at most " + std::to_string(longest) +
-                             " bytes and " + std::to_string(kMostTrieBytes) + " in all, got " +
-                             std::to_string(tokens.longest()) + " and " + std::to_string(bytes));
+                             " bytes and " + std::to_string(kMostTrieBytes) +
+                             " bytes in total, got " + std::to_string(tokens.longest()) + " and " +
+                             std::to_string(bytes));
   }
 }
 
@@ -83,7 +85,7 @@ std::string StringOr(const Field& field, const char* key, const char* fallback) 
 
 JsonModel ReadBpe(const Field& root, const Field& model, bool byte_level) {
   if (const auto dropout = model.Find("dropout"); dropout && dropout->Number() != 0) {
-    dropout->Unsupported("is not supported: set it to null, which is how models are used");
+    dropout->Unsupported("is not supported: set it to null; dropout is only for training");
   }
   Vocabulary vocabulary = ReadVocab(model, byte_level);
   const Field rules = model.At("merges");
@@ -99,10 +101,17 @@ JsonModel ReadBpe(const Field& root, const Field& model, bool byte_level) {
   ReadMerges(rules, merges);
   ReadAddedTokens(root, vocabulary);
   TokenTable tokens = vocabulary.tokens();
-  return {
+  auto bpe =
       std::make_unique<BpeModel>(std::move(options), std::move(tokens), std::move(merges).Take(),
-                                 vocabulary.ByteTokens(), vocabulary.control_ids()),
-      std::move(vocabulary)};
+                                 vocabulary.ByteTokens(), vocabulary.control_ids());
+  // The tokenizers library drops such text too, without a word.
+  if (bpe->may_drop_text()) {
+    spdlog::warn(
+        "tokenizer_drops_text file=\"{}\" reason=\"the vocabulary has no unknown token, and "
+        "text with characters that it lacks loses them\"",
+        model.file());
+  }
+  return {std::move(bpe), std::move(vocabulary)};
 }
 
 JsonModel ReadUnigram(const Field& root, const Field& model, bool) {
@@ -111,7 +120,9 @@ JsonModel ReadUnigram(const Field& root, const Field& model, bool) {
   if (!vocab.value().IsArray()) vocab.Broken("must be an array of tokens and scores");
   const size_t count = vocab.value().size();
   if (count == 0) vocab.Broken("is empty");
-  if (count >= static_cast<size_t>(Vocabulary::kMostTokens) - 1) vocab.Broken("is too long");
+  if (count >= static_cast<size_t>(Vocabulary::kMostTokens) - 1)
+    vocab.Broken("must have fewer than " + std::to_string(Vocabulary::kMostTokens - 1) +
+                 " entries, got " + std::to_string(count));
   Vocabulary vocabulary(model.file(), /*byte_level=*/false, count);
   std::vector<double> scores(count);
   vocab.value().ForEachItem([&](size_t i, JsonValue item) {
@@ -135,7 +146,7 @@ JsonModel ReadUnigram(const Field& root, const Field& model, bool) {
   options.unk_score = *std::min_element(scores.begin(), scores.end()) - kUnknownPenalty;
   if (const auto unk = model.Find("unk_id")) {
     const size_t id = unk->Count();
-    if (id >= count) unk->Broken("is " + std::to_string(id) + ", not in the vocabulary");
+    if (id >= count) unk->Broken("is " + std::to_string(id) + ", which is not in the vocabulary");
     options.unk = static_cast<TokenId>(id);
   }
   ReadAddedTokens(root, vocabulary);

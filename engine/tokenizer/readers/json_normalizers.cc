@@ -27,7 +27,7 @@ void ReadReplace(const Field& field, NormalizerSpec& spec) {
   const Field regex = pattern.At("Regex");
   Pattern compiled = CompilePattern(regex);
   if (compiled.may_match_nothing()) {
-    regex.Unsupported("matches the empty text, which cannot be replaced");
+    regex.Unsupported("matches the empty text: use a pattern that matches at least one character");
   }
   spec.steps.push_back(ReplaceStep(std::move(compiled), std::move(to)));
 }

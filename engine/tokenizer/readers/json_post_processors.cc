@@ -10,12 +10,14 @@ constexpr size_t kMaxTokensAround = 1024;
 
 void CheckTokensAround(const Field& field, size_t count) {
   if (count <= kMaxTokensAround) return;
-  field.Broken("puts more than " + std::to_string(kMaxTokensAround) + " tokens around a text");
+  field.Broken("adds " + std::to_string(count) + " tokens around a text, more than the limit of " +
+               std::to_string(kMaxTokensAround));
 }
 
 TokenId ReadId(const Field& field) {
   const int64_t id = field.Int();
-  if (id < 0 || id > INT32_MAX) field.Broken("must be an id");
+  if (id < 0 || id > INT32_MAX)
+    field.Broken("must be a token id in [0, 2147483647], got " + std::to_string(id));
   return static_cast<TokenId>(id);
 }
 
@@ -28,7 +30,7 @@ void ReadByteLevel(const Field&, PostProcessorSpec&) {}  // affects offsets only
 // Reads a pair such as ["<s>", 0].
 TokenId ReadPair(const Field& field) {
   const std::vector<Field> items = field.Items();
-  if (items.size() != 2) field.Broken("must be a token and its id");
+  if (items.size() != 2) field.Broken("must be an array of a token and its id");
   return ReadId(items[1]);
 }
 
@@ -51,13 +53,15 @@ void ReadTemplate(const Field& field, PostProcessorSpec& spec) {
   bool behind_text = false;
   for (const Field& item : single.Items()) {
     if (const auto sequence = item.Find("Sequence")) {
-      if (behind_text) sequence->Unsupported("a second time is not supported");
+      if (behind_text) sequence->Unsupported("must not occur twice");
       behind_text = true;
       continue;
     }
     const Field name = item.At("SpecialToken").At("id");
     const auto token = special_tokens.find(name.String());
-    if (token == special_tokens.end()) name.Broken("names a token that special_tokens lacks");
+    if (token == special_tokens.end()) {
+      name.Broken("is " + Quoted(name.String()) + ", which special_tokens does not define");
+    }
     const std::string path = field.path() + ".special_tokens." + Quoted(name.String());
     const Field ids = Field(field.file(), token->second, path).At("ids");
     CheckTokensAround(ids, prefix.size() + suffix.size() + ids.value().size());

@@ -12,7 +12,8 @@ SplitBehavior ReadBehavior(const Field& field) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  field.Broken("must be a split behavior, got " + Quoted(name));
+  field.Broken("must be Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous, got " +
+               Quoted(name));
 }
 
 std::string ReadCharacter(const Field& field) {
@@ -101,7 +102,7 @@ void ReadUnicodeScripts(const Field&, PretokenizerSpec& spec) {
 
 void ReadFixedLength(const Field& field, PretokenizerSpec& spec) {
   const Field length = field.At("length");
-  if (length.Int() < 1) length.Broken("must be at least 1");
+  if (length.Int() < 1) length.Broken("must be at least 1, got " + std::to_string(length.Int()));
   spec.stages.push_back(LengthCut(length.Count()));
 }
 

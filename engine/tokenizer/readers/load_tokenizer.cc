@@ -7,6 +7,7 @@
 #include "engine/tokenizer/pipeline_tokenizer.h"
 #include "engine/tokenizer/readers/sentencepiece.h"
 #include "engine/tokenizer/readers/tiktoken.h"
+#include "engine/tokenizer/readers/tokenizer_classes.h"
 #include "engine/tokenizer/readers/tokenizer_json.h"
 #include "engine/tokenizer/tokenizer.h"
 
@@ -142,20 +143,11 @@ PairTable ReadMergesText(std::string_view text, const Vocabulary& vocabulary) {
   return std::move(merges).Take();
 }
 
-// Removes the ending "Fast": `LlamaTokenizerFast` -> `LlamaTokenizer`.
-std::string_view FamilyOf(const TokenizerConfig& config) {
-  std::string_view family = config.tokenizer_class;
-  if (family.ends_with("Fast")) family.remove_suffix(4);
-  return family;
-}
-
-// Reads GPT-2's two files. They do not state their pattern; tokenizer_class in
-// tokenizer_config.json does.
+// Reads GPT-2's two files (tokenizer_classes.h).
 std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
                                               const TokenizerConfig& config) {
-  const std::string_view family = FamilyOf(config);
-  const bool qwen2 = family == "Qwen2Tokenizer";
-  if (!family.empty() && family != "GPT2Tokenizer" && !qwen2) {
+  const TwoFileClass* tokenizer_class = FindTwoFileClass(config.tokenizer_class);
+  if (tokenizer_class == nullptr) {
     ThrowUnsupported(config.file, "tokenizer_class",
                      Quoted(config.tokenizer_class) + " is not supported without tokenizer.json");
   }
@@ -184,13 +176,13 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   TokenizerParts parts;
   parts.Take(vocabulary);
   std::vector<Pretokenizer::Stage> stages;
-  if (qwen2) {
-    stages.push_back(
-        PatternSplit{Pattern::Compile(kQwenPattern, texts.source), SplitBehavior::kIsolated});
-    parts.normalizer = Normalizer({UnicodeStep(NormalForm::kNfc)});
-  } else {
+  if (tokenizer_class->pattern == kGpt2Pattern) {
     stages.push_back(Gpt2Split{});
+  } else {
+    stages.push_back(PatternSplit{Pattern::Compile(tokenizer_class->pattern, texts.source),
+                                  SplitBehavior::kIsolated});
   }
+  if (tokenizer_class->nfc) parts.normalizer = Normalizer({UnicodeStep(NormalForm::kNfc)});
   parts.pretokenizer = Pretokenizer(std::move(stages));
   TokenTable tokens = vocabulary.tokens();
   parts.model = std::make_unique<BpeModel>(BpeOptions{.byte_level = true}, std::move(tokens),
@@ -199,12 +191,9 @@ std::unique_ptr<Tokenizer> LoadVocabAndMerges(const TokenizerTexts& texts,
   return std::make_unique<PipelineTokenizer>(std::move(parts));
 }
 
-// Family of a tiktoken file: by the tokenizer's class, else by the model's type.
-TiktokenFamily FindTiktokenFamily(const TokenizerTexts& texts, const TokenizerConfig& config,
-                                  const std::string& file) {
-  const std::string_view family = FamilyOf(config);
-  if (family == "QWenTokenizer" || family == "Qwen2Tokenizer") return TiktokenFamily::kQwen;
-  if (family == "Llama3Tokenizer") return TiktokenFamily::kLlama3;
+TiktokenFamily TiktokenFamilyOf(const TokenizerTexts& texts, const TokenizerConfig& config,
+                                const std::string& file) {
+  if (const auto family = FindTiktokenFamily(config.tokenizer_class, "")) return *family;
   std::string type;
   if (texts.config_json) {
     const std::string source = Describe(texts, "config.json");
@@ -213,16 +202,16 @@ TiktokenFamily FindTiktokenFamily(const TokenizerTexts& texts, const TokenizerCo
       type = value->AsString().value_or("");
     }
   }
-  if (type == "qwen" || type == "qwen2" || type == "qwen3") return TiktokenFamily::kQwen;
-  if (type == "llama") return TiktokenFamily::kLlama3;
-  ThrowUnsupported(file, "the file",
-                   "does not say its pattern: name it by tokenizer_class in tokenizer_config.json "
-                   "(QWenTokenizer, Llama3Tokenizer), or convert it to tokenizer.json");
+  if (const auto family = FindTiktokenFamily("", type)) return *family;
+  ThrowUnsupported(
+      file, "the file",
+      "does not name its split pattern: set tokenizer_class in tokenizer_config.json (" +
+          std::string(TiktokenClassNames()) + "), or convert the file to tokenizer.json");
 }
 
 void LoadRanks(const TokenizerTexts& texts, const TokenizerConfig& config, std::string_view ranks,
                const std::string& file, TokenizerFiles& files) {
-  const TiktokenFamily family = FindTiktokenFamily(texts, config, file);
+  const TiktokenFamily family = TiktokenFamilyOf(texts, config, file);
   files.tokenizer = LoadTiktoken(ranks, file, family, config.added);
   if (family == TiktokenFamily::kLlama3) {
     files.bos = files.tokenizer->FindToken("<|begin_of_text|>");
@@ -251,7 +240,8 @@ std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* fiel
                                  const Tokenizer& tokenizer) {
   if (!spelling || spelling->empty()) return std::nullopt;
   const std::optional<TokenId> id = tokenizer.FindToken(*spelling);
-  if (!id) ThrowBroken(config.file, field, "is " + Quoted(*spelling) + ", not in the vocabulary");
+  if (!id)
+    ThrowBroken(config.file, field, "is " + Quoted(*spelling) + ", which is not in the vocabulary");
   return id;
 }
 
@@ -275,9 +265,9 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
   } else if (texts.vocab_json && texts.merges_txt) {
     files.tokenizer = LoadVocabAndMerges(texts, config);
   } else if (texts.merges_txt) {
-    ThrowBroken(Describe(texts, "merges.txt"), "the file", "is of no use without vocab.json");
+    ThrowBroken(Describe(texts, "merges.txt"), "the file", "cannot be used without vocab.json");
   } else if (texts.vocab_json) {
-    ThrowBroken(Describe(texts, "vocab.json"), "the file", "is of no use without merges.txt");
+    ThrowBroken(Describe(texts, "vocab.json"), "the file", "cannot be used without merges.txt");
   } else {
     return std::nullopt;
   }

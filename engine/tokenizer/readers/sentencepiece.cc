@@ -64,7 +64,8 @@ void ReadPiece(std::string_view bytes, ModelProto& model) {
   }
   if (!std::isfinite(piece.score)) ThrowBroken(model.file, where, "must have a finite score");
   if (model.pieces.size() >= static_cast<size_t>(Vocabulary::kMostTokens) / 2) {
-    ThrowBroken(model.file, where, "is one too many");
+    ThrowBroken(model.file, where,
+                "exceeds the limit of " + std::to_string(Vocabulary::kMostTokens / 2) + " pieces");
   }
   model.pieces.push_back(piece);
 }
@@ -131,7 +132,7 @@ ModelProto ReadModelProto(std::string_view bytes, const std::string& file) {
   if (model.pieces.empty()) ThrowBroken(file, "pieces", "are missing");
   if (piece_bytes > kMostPieceBytes) {
     ThrowBroken(file, "pieces",
-                "must be at most " + std::to_string(kMostPieceBytes) + " bytes together, got " +
+                "must be at most " + std::to_string(kMostPieceBytes) + " bytes in total, got " +
                     std::to_string(piece_bytes));
   }
   return model;
@@ -214,7 +215,7 @@ std::unique_ptr<TokenModel> BuildUnigram(const ModelProto& model, const Vocabula
     // The added-token matcher finds user-defined pieces before the model sees the text.
     if (piece.type != SentencePieceType::kNormal) unreachable.push_back(static_cast<TokenId>(i));
   }
-  if (least == FLT_MAX) ThrowBroken(model.file, "pieces", "must have one of type NORMAL");
+  if (least == FLT_MAX) ThrowBroken(model.file, "pieces", "must include one of type NORMAL");
   const UnigramOptions options{.unk = FindUnknown(model),
                                .byte_fallback = model.byte_fallback,
                                .unk_score = least - kUnknownPenalty,
@@ -308,7 +309,7 @@ LoadedSentencePiece LoadSentencePiece(std::string_view bytes, const std::string&
     ThrowBroken(file, "trainer_spec.byte_fallback", "needs a piece for each of the 256 bytes");
   }
   if (!model.byte_fallback && !FindUnknown(model)) {
-    ThrowBroken(file, "pieces", "must have one of type UNKNOWN");
+    ThrowBroken(file, "pieces", "must include one of type UNKNOWN");
   }
 
   LoadedSentencePiece loaded;

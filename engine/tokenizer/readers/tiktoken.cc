@@ -30,14 +30,16 @@ Ranked ReadLine(std::string_view line, const std::string& file, const std::strin
       std::from_chars(digits.data(), digits.data() + digits.size(), read.rank);
   if (fault != std::errc() || end != digits.data() + digits.size() || read.rank < 0 ||
       read.rank >= Vocabulary::kMostTokens) {
-    ThrowBroken(file, where, "has the rank " + Quoted(digits));
+    ThrowBroken(file, where,
+                "has the rank " + Quoted(digits) + "; a rank must be an integer in [0, " +
+                    std::to_string(Vocabulary::kMostTokens) + ")");
   }
   const auto bytes = DecodeBase64(line.substr(0, space));
   if (!bytes || bytes->empty()) ThrowBroken(file, where, "has a token that is not base64");
   if (bytes->size() > kLongestRanked) {
     ThrowBroken(file, where,
-                "has a token of " + std::to_string(bytes->size()) + " bytes, at most " +
-                    std::to_string(kLongestRanked) + " are possible");
+                "has a token of " + std::to_string(bytes->size()) +
+                    " bytes, more than the limit of " + std::to_string(kLongestRanked));
   }
   read.bytes = *bytes;
   return read;
@@ -73,7 +75,7 @@ Vocabulary ReadVocabulary(std::string_view text, const std::string& file) {
   Vocabulary vocabulary(file, /*byte_level=*/true, static_cast<size_t>(highest) + 1);
   for (const Ranked& token : ranked) {
     if (!vocabulary.Add(token.bytes, token.rank)) {
-      ThrowBroken(file, "the rank " + std::to_string(token.rank), "or its token is there twice");
+      ThrowBroken(file, "the rank " + std::to_string(token.rank), "or its token occurs twice");
     }
   }
   const std::array<TokenId, 256> bytes = vocabulary.ByteTokens();

@@ -16,8 +16,7 @@ void JoinWithSpaces(DecoderSpec& spec) {
 void CheckIds(const Field& field, const std::vector<TokenId>& ids, size_t vocab_size) {
   for (const TokenId id : ids) {
     if (static_cast<size_t>(id) >= vocab_size) {
-      field.Broken("puts an id around the text that is not in the vocabulary: " +
-                   std::to_string(id));
+      field.Broken("adds the token id " + std::to_string(id) + ", which is not in the vocabulary");
     }
   }
 }
@@ -35,7 +34,8 @@ LoadedTokenizerJson LoadTokenizerJson(std::string_view text, const std::string& 
   const auto pretokenizer_field = root.Find("pre_tokenizer");
   if (pretokenizer_field) ReadPretokenizer(*pretokenizer_field, pretokenizer);
   if (normalizer.byte_level && pretokenizer.byte_level) {
-    pretokenizer_field->Unsupported("ByteLevel behind a ByteLevel normalizer is not supported");
+    pretokenizer_field->Unsupported(
+        "ByteLevel after a ByteLevel normalizer is not supported: remove one");
   }
   DecoderSpec decoder;
   const auto decoder_field = root.Find("decoder");

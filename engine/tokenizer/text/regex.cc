@@ -111,14 +111,15 @@ std::string TranslatePattern(std::string_view pattern, const std::string& where)
       // Inline options: `m` means "dot matches newline" in Ruby's syntax and "lines" in Perl's.
       for (size_t j = i + 2; j < pattern.size() && (std::isalpha(pattern[j]) || pattern[j] == '-');
            ++j) {
-        if (pattern[j] != 'i' && pattern[j] != '-') Refuse(where, "an inline option but (?i)");
+        if (pattern[j] != 'i' && pattern[j] != '-')
+          Refuse(where, "an inline option other than (?i)");
       }
       out += c;
     } else if (in_class && c == '[') {
       // Oniguruma reads a nested set here, PCRE2 a literal bracket. POSIX names are equal in both.
-      if (i + 1 >= pattern.size() || pattern[i + 1] != ':') Refuse(where, "a set inside a set");
+      if (i + 1 >= pattern.size() || pattern[i + 1] != ':') Refuse(where, "a nested set");
       const size_t close = pattern.find(":]", i);
-      if (close == std::string_view::npos) Refuse(where, "a set inside a set");
+      if (close == std::string_view::npos) Refuse(where, "a nested set");
       out += pattern.substr(i, close + 2 - i);
       i = close + 1;
     } else if (in_class && c == '&' && i + 1 < pattern.size() && pattern[i + 1] == '&') {
@@ -159,7 +160,7 @@ Pattern Pattern::Compile(std::string_view pattern, const std::string& where) {
                     &offset, context.get()));
   if (!compiled->code) {
     throw Error(ErrorCode::kUnsupported,
-                where + ": pattern is not supported: " + PcreMessage(error));
+                where + ": the pattern is not supported: " + PcreMessage(error));
   }
   const int jit = pcre2_jit_compile(compiled->code.get(), PCRE2_JIT_COMPLETE);
   compiled->jit = jit == 0;
@@ -189,7 +190,7 @@ std::optional<Pattern::Match> Pattern::Find(std::string_view text, size_t from) 
   if (result == PCRE2_ERROR_NOMATCH) return std::nullopt;
   if (result < 0) {
     throw Error(ErrorCode::kInvalidArgument,
-                compiled_->where + ": pattern failed on this text: " + PcreMessage(result));
+                compiled_->where + ": the pattern failed on this text: " + PcreMessage(result));
   }
   const PCRE2_SIZE* bounds = pcre2_get_ovector_pointer(thread.data.get());
   // Only \K could report an earlier match, and Compile refuses it.

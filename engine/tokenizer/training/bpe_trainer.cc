@@ -82,7 +82,7 @@ Trainer::Trainer(const BpeTrainerOptions& options, std::string_view corpus) : op
   if (options_.vocab_size < 256 + specials || options_.vocab_size > 1 << 24) {
     throw Error(ErrorCode::kInvalidArgument,
                 "vocab_size must be in [" + std::to_string(256 + specials) +
-                    ", 16777216]: the bytes and the special tokens, got " +
+                    ", 16777216] (at least 256 bytes plus the special tokens), got " +
                     std::to_string(options_.vocab_size));
   }
   for (const std::string& special : options_.special_tokens) {
@@ -91,7 +91,8 @@ Trainer::Trainer(const BpeTrainerOptions& options, std::string_view corpus) : op
     if (special.empty() || special.size() > 1024 || names_byte ||
         ValidUtf8Prefix(special) != special.size() || !reserved_.insert(special).second) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "special_tokens must be distinct texts of 2 to 1024 bytes");
+                  "special_tokens must be distinct UTF-8 texts of 1 to 1024 bytes, none of them a "
+                  "single byte's spelling");
     }
   }
   if (corpus.size() >= kNoSymbol) {

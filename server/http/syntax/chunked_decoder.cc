@@ -2,18 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/base/ascii.h"
+
 namespace tandem::server {
-namespace {
-
-int HexValue(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-}  // namespace
-
 ChunkedDecoder::Status ChunkedDecoder::Consume(std::string_view& bytes, std::string* body) {
   while (!bytes.empty()) {
     if (state_ == State::kData) {
@@ -32,11 +23,11 @@ ChunkedDecoder::Status ChunkedDecoder::Consume(std::string_view& bytes, std::str
         chunk_bytes_ = 0;
         size_digits_ = 0;
         extension_bytes_ = 0;
-        if (HexValue(c) < 0) return Status::kBad;
+        if (HexDigit(c) < 0) return Status::kBad;
         state_ = State::kSize;
         [[fallthrough]];
       case State::kSize:
-        if (const int digit = HexValue(c); digit >= 0) {
+        if (const int digit = HexDigit(c); digit >= 0) {
           // 15 digits cannot overflow, and no limit allows more.
           if (++size_digits_ > 15) return Status::kBad;
           chunk_bytes_ = chunk_bytes_ * 16 + static_cast<uint64_t>(digit);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "engine/base/ascii.h"
 #include "engine/base/url.h"
 #include "server/http/syntax/header_text.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/ascii.h"
 #include "server/http/syntax/header_params.h"
-#include "server/http/syntax/header_text.h"
 
 namespace tandem::server {
 namespace {
@@ -180,7 +180,7 @@ void MultipartParser::OnHead() {
   const std::string encoding = LowerCase(lines->encoding.value_or("binary"));
   if (encoding != "binary" && encoding != "8bit" && encoding != "7bit") {
     fault_ = "part " + std::to_string(n_parts_) +
-             " of the form is encoded for transfer; send its bytes as they are";
+             " of the form has a Content-Transfer-Encoding; send its bytes unencoded";
     return;
   }
   state_ = State::kData;

@@ -32,6 +32,7 @@ class MultipartParser {
     std::function<void(std::string_view bytes)> on_data;  // bytes of the current part
     std::function<void()> on_part_end;
   };
+  // A form beyond these bounds is a fault.
   static constexpr size_t kMaxParts = 64;
   static constexpr size_t kMaxHeadBytes = 8 << 10;
 
@@ -39,7 +40,7 @@ class MultipartParser {
   MultipartParser(std::string_view boundary, Events events);
 
   void Feed(std::string_view bytes);
-  // Marks the end of the body.
+  // Marks the end of the body. A form without its closing boundary is a fault.
   void Finish();
   // The fault of the body, as a sentence for its sender. After a fault the parser ignores input.
   const std::optional<std::string>& fault() const { return fault_; }

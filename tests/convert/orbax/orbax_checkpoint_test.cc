@@ -163,7 +163,7 @@ TEST(OrbaxCheckpoint, ALeafOfAnUnreadTypeDoesNotHideTheOthers) {
     const auto& leaf = LeafOf(checkpoint, "numpy");
     EXPECT_EQ(leaf.array->type_name, type);
     const std::string fault = FaultOf([&] { DigestOf(checkpoint, leaf); });
-    EXPECT_NE(fault.find("'numpy': elements of type '" + std::string(type)), std::string::npos)
+    EXPECT_NE(fault.find("'numpy': element type '" + std::string(type)), std::string::npos)
         << fault;
   }
 }
@@ -182,8 +182,10 @@ TEST(OrbaxCheckpoint, AShapeThatItsChunksCannotHoldIsRefusedBeforeMemoryIsTaken)
   };
   EXPECT_EQ(claim({2, 3}, {2, 3}), "");
   const int64_t large = int64_t{1} << 22;
-  EXPECT_NE(claim({large, large}, {large, large}).find("'numpy/c/0/0': its "), std::string::npos);
-  EXPECT_NE(claim({large, large}, {2, 3}).find("'numpy/c/0/1': is missing"), std::string::npos);
+  EXPECT_NE(claim({large, large}, {large, large}).find("'numpy/c/0/0': the array's shape needs "),
+            std::string::npos);
+  EXPECT_NE(claim({large, large}, {2, 3}).find("'numpy/c/0/1': the chunk is missing"),
+            std::string::npos);
 }
 
 TEST(OrbaxCheckpoint, AStepMayHaveAPrefix) {
@@ -202,7 +204,7 @@ TEST(OrbaxCheckpoint, AnUnfinishedStepIsNamedAsOne) {
   const auto fault = [](const fs::path& path) {
     return FaultOf([&] { OrbaxCheckpoint::Open(path); });
   };
-  const std::string words = "unfinished checkpoint of Orbax";
+  const std::string words = "unfinished Orbax checkpoint";
   EXPECT_NE(fault(dir.path() / "run").find(words), std::string::npos);
   EXPECT_NE(fault(step).find(words), std::string::npos);
   WriteText(dir.path() / "run/12/_CHECKPOINT_METADATA", "{}");
@@ -224,7 +226,8 @@ TEST(TreeMetadata, IsReadUpToABoundOfEntries) {
   EXPECT_EQ(entries[7].path, std::vector<std::string>{"7"});
   EXPECT_EQ(entries[7].value_type, "None");
   const std::string fault = FaultOf([&] { ParseTreeMetadata(text(kMaxTreeEntries + 1), "x"); });
-  EXPECT_NE(fault.find("x: has more than 262144 entries at byte"), std::string::npos) << fault;
+  EXPECT_NE(fault.find("x: tree_metadata has more than 262144 entries"), std::string::npos)
+      << fault;
 }
 
 TEST(TreeMetadata, OfAnotherShapeIsRefused) {
@@ -232,15 +235,18 @@ TEST(TreeMetadata, OfAnotherShapeIsRefused) {
     return FaultOf([&] { ParseTreeMetadata(json, "x"); });
   };
   EXPECT_EQ(fault(R"({"tree_metadata": {}, "more": [{"tree_metadata": 1}]})"), "");
-  EXPECT_NE(fault("[]").find("no tree_metadata"), std::string::npos);
-  EXPECT_NE(fault(R"({"tree_metadata": []})").find("no tree_metadata"), std::string::npos);
-  EXPECT_NE(fault(R"({"tree_metadata": {"a": {}}})").find("'a' has no keys"), std::string::npos);
-  EXPECT_NE(fault(R"({"tree_metadata": {"a": 1}})").find("'a' has no keys"), std::string::npos);
+  EXPECT_NE(fault("[]").find("tree_metadata is missing or is not an object"), std::string::npos);
+  EXPECT_NE(fault(R"({"tree_metadata": []})").find("tree_metadata is missing or is not an object"),
+            std::string::npos);
+  EXPECT_NE(fault(R"({"tree_metadata": {"a": {}}})").find("'a' has no key_metadata"),
+            std::string::npos);
+  EXPECT_NE(fault(R"({"tree_metadata": {"a": 1}})").find("'a' has no key_metadata"),
+            std::string::npos);
   for (const char* keys :
        {"[1]", "[{}]", R"([{"key": 1}])", R"([{"key": []}])", R"([{"key": "a", "key": "b"}])"}) {
     const std::string json =
         R"({"tree_metadata": {"a": {"key_metadata": )" + std::string(keys) + "}}}";
-    EXPECT_NE(fault(json).find("'a' has a bad key"), std::string::npos) << json;
+    EXPECT_NE(fault(json).find("'a' has an invalid key"), std::string::npos) << json;
   }
 }
 
@@ -325,7 +331,7 @@ TEST_F(Ocdbt, NothingLeavesTheDirectory) {
       OpenOcdbt(dir_.path() / "inside");
       ADD_FAILURE() << path;
     } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("not below the checkpoint"), std::string::npos)
+      EXPECT_NE(std::string(error.what()).find("outside the checkpoint"), std::string::npos)
           << error.what();
     }
   }
@@ -333,17 +339,17 @@ TEST_F(Ocdbt, NothingLeavesTheDirectory) {
 
 TEST_F(Ocdbt, TreesThatCannotBeAreRefused) {
   const std::string unordered = Leaf({"b", "a"}, "v");
-  ExpectFault(Manifest("d/x", 0, unordered.size()), unordered, "keys do not ascend");
+  ExpectFault(Manifest("d/x", 0, unordered.size()), unordered, "not in ascending order");
   const std::string twice = Leaf({"a", "a"}, "v");
-  ExpectFault(Manifest("d/x", 0, twice.size()), twice, "keys do not ascend");
+  ExpectFault(Manifest("d/x", 0, twice.size()), twice, "not in ascending order");
   const std::string leaf = Leaf({"a"}, "v");
-  ExpectFault(Manifest("d/x", 3, leaf.size()), leaf, "another height");
-  ExpectFault(Manifest("d/x", 0, leaf.size() + 1), leaf, "names bytes 0");
-  ExpectFault(Manifest("d/x", 0, leaf.size() - 1), leaf, "another length");
+  ExpectFault(Manifest("d/x", 3, leaf.size()), leaf, "height differs");
+  ExpectFault(Manifest("d/x", 0, leaf.size() + 1), leaf, "at offset 0 of ");
+  ExpectFault(Manifest("d/x", 0, leaf.size() - 1), leaf, "recorded length differs");
   ExpectFault(Manifest("d/x", 0, leaf.size()), Manifest("d/x", 0, 1).substr(0, leaf.size()),
               "magic number");
   const std::string many = Node(std::string(1, '\0') + Varint(0) + Varint(1 << 20) + "abc");
-  ExpectFault(Manifest("d/x", 0, many.size()), many, "too many");
+  ExpectFault(Manifest("d/x", 0, many.size()), many, "entries do not fit");
   const std::string none = Node(std::string(1, '\0') + Varint(0) + Varint(0));
   ExpectFault(Manifest("d/x", 0, none.size()), none, "is empty");
 }
@@ -358,7 +364,7 @@ TEST_F(Ocdbt, ANodeIsNotItsOwnChild) {
            Varint(0);
   }
   const std::string node = Node(body);
-  ExpectFault(Manifest("d/x", 5, node.size()), node, "another height");
+  ExpectFault(Manifest("d/x", 5, node.size()), node, "height differs");
 }
 
 TEST(Zarr, WhatIsNotReadIsNamed) {
@@ -382,8 +388,8 @@ TEST(Zarr, WhatIsNotReadIsNamed) {
   EXPECT_NE(with("order", "F").find("order"), std::string::npos);
   EXPECT_NE(with("compressor", {{"id", "blosc"}}).find("blosc"), std::string::npos);
   EXPECT_NE(with("shape", {4, 4}).find("rank"), std::string::npos);
-  EXPECT_NE(with("shape", {-1}).find("cannot be"), std::string::npos);
-  EXPECT_NE(with("chunks", {0}).find("cannot be"), std::string::npos);
+  EXPECT_NE(with("shape", {-1}).find("must contain integers"), std::string::npos);
+  EXPECT_NE(with("chunks", {0}).find("must contain integers"), std::string::npos);
   EXPECT_NE(with("zarr_format", 3).find("zarr_format"), std::string::npos);
   Json huge = two;
   huge["shape"] = {int64_t{1} << 40, int64_t{1} << 40};

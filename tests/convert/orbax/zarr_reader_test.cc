@@ -119,7 +119,7 @@ TEST_F(ZarrReaderTest, OfDamagedChunksTheFirstIsNamed) {
 TEST_F(ZarrReaderTest, AMissingChunkDoesNotHideADamagedOneBeforeIt) {
   Remove(20);
   Damage(30);
-  ExpectFault("'x/20.0': is missing");
+  ExpectFault("'x/20.0': the chunk is missing");
   Damage(19);
   ExpectFault("'x/19.0'");
 }

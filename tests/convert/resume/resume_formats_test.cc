@@ -18,7 +18,7 @@
 #include "engine/formats/gguf/gguf.h"
 #include "engine/io/json.h"
 #include "engine/io/mapped_file.h"
-#include "engine/model/family.h"
+#include "engine/model/families/family.h"
 #include "engine/tensor/bfloat16.h"
 #include "engine/tensor/tensor.h"
 #include "tests/convert/resume/resume_fixture.h"

@@ -98,7 +98,7 @@ TEST_F(ResumeTest, WhatIsWrittenIsNotWrittenAgain) {
   spec.verify = true;
   RunUntilWritten(spec);
   Flip(Unfinished(spec));
-  ExpectFault(spec, ErrorCode::kDataLoss, "is not what was written");
+  ExpectFault(spec, ErrorCode::kDataLoss, "differs from the written tensor");
   EXPECT_FALSE(fs::exists(Part(spec)));
 }
 
@@ -118,7 +118,7 @@ TEST_F(ResumeTest, AJobThatWasStoppedGoesOnAsAfterAKill) {
 
     Run(spec, again);
 
-    EXPECT_EQ(said.at(0), "going on from an interrupted conversion");
+    EXPECT_EQ(said.at(0), "resuming an interrupted conversion");
     ExpectSameContents(Contents(spec.target), Contents(whole.target));
     EXPECT_FALSE(fs::exists(Part(spec)));
   }

@@ -235,7 +235,7 @@ TEST_F(LoraAdapterTest, NamesOfFieldsStayOnOneShortLine) {
 TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
   const std::string path = "base_model.model.model.layers.0.self_attn.q_proj";
   const std::vector<std::pair<Shapes, std::string>> cases = {
-      {{}, "holds no tensors"},
+      {{}, "contains no tensors"},
       {{{kA, {2, 4}}}, kB},
       {{{kB, {6, 2}}}, kA},
       {{{kA, {3, 4}}, {kB, {6, 2}}}, kA},
@@ -243,7 +243,8 @@ TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
       {{{kA, {4, 2}}, {kB, {2, 6}}}, kA},
       {{{kA, {2, 4, 1}}, {kB, {6, 2}}}, kA},
       {{{kA, {2}}, {kB, {6, 2}}}, kA},
-      {{{kA, {2, 4}}, {kB, {6, 2}}, {path + ".lora_A.default.weight", {2, 4}}}, "the same one"},
+      {{{kA, {2, 4}}, {kB, {6, 2}}, {path + ".lora_A.default.weight", {2, 4}}},
+       "name the same matrix"},
       {{{kA, {2, 4}}, {kB, {6, 2}}, {"model.norm.weight", {4}}}, "model.norm.weight"},
       {{{path + ".lora_embedding_A", {2, 4}}}, "lora_embedding_A"},
       {{{path + ".lora_magnitude_vector", {4}}}, "lora_magnitude_vector"},
@@ -261,9 +262,9 @@ TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
        "has 3 axes"},
       {{{"base_model.model.x\n.q_proj.lora_A.weight", {2, 4}},
         {"base_model.model.x\n.q_proj.lora_A.default.weight", {2, 4}}},
-       "the same one"},
-      {{{"model.norm\n.weight", {4}}}, "all that is supported"},
-      {{{std::string(10'000, 'x'), {4}}}, "all that is supported"}};
+       "name the same matrix"},
+      {{{"model.norm\n.weight", {4}}}, "other tensors are not supported"},
+      {{{std::string(10'000, 'x'), {4}}}, "other tensors are not supported"}};
   for (const auto& [shapes, part] : cases) {
     SCOPED_TRACE(part);
     Write(PlainConfig().dump(), shapes);

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -24,13 +25,17 @@ class LogQueueTest : public testing::Test {
     close(ends_[0]);
   }
 
-  LogQueue& Start(size_t max_bytes, std::chrono::milliseconds last_words) {
+  LogQueue::Options OptionsOf(size_t max_bytes, std::chrono::milliseconds last_words) const {
     LogQueue::Options options;
     options.fd = ends_[1];
     options.max_bytes = max_bytes;
     options.last_words = last_words;
     options.report = [](uint64_t n) { return "dropped " + std::to_string(n) + "\n"; };
-    queue_ = std::make_unique<LogQueue>(std::move(options));
+    return options;
+  }
+
+  LogQueue& Start(size_t max_bytes, std::chrono::milliseconds last_words) {
+    queue_ = std::make_unique<LogQueue>(OptionsOf(max_bytes, last_words));
     return *queue_;
   }
 
@@ -127,6 +132,35 @@ TEST_F(LogQueueTest, AForkedChildWritesItsLinesItself) {
   CloseWriter();
 
   EXPECT_EQ(ReadToEnd(), "of the child\nof the parent\n");
+}
+
+// Without a free descriptor the pipe cannot be opened again. Neither the queue's thread nor a
+// forked child may then wait for the reader.
+TEST_F(LogQueueTest, APipeThatCannotBeOpenedAgainBlocksNobody) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+  LogQueue::Options options = OptionsOf(1 << 16, std::chrono::milliseconds(1));
+  // Nothing else may happen below the limit: sanitizers open files too.
+  const int limited = setrlimit(RLIMIT_NOFILE, &none);
+  auto made = std::make_unique<LogQueue>(std::move(options));
+  const int restored = setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_EQ(limited, 0);
+  ASSERT_EQ(restored, 0);
+  queue_ = std::move(made);
+  LogQueue& queue = *queue_;
+
+  for (int i = 0; i < 10'000; ++i) queue.Push(Line(i));
+  EXPECT_GT(queue.n_dropped(), 5'000u);
+  const pid_t child = fork();
+  if (child == 0) {
+    for (int i = 0; i < 10'000; ++i) queue.Push(Line(i));
+    _exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  queue_.reset();
 }
 
 TEST_F(LogQueueTest, TheDescriptorItselfStaysBlocking) {

@@ -7,18 +7,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "engine/chat/messages.h"
 #include "tests/engine/chat/rendering.h"
 #include "tests/support/paths.h"
 
 namespace tandem::engine {
-
-// For readable failures: text from a client is in «».
-void PrintTo(const RenderedPiece& piece, std::ostream* out) {
-  *out << (piece.from_client ? "«" : "") << piece.text << (piece.from_client ? "»" : "");
-}
-bool operator==(const RenderedPiece& a, const RenderedPiece& b) {
-  return a.text == b.text && a.from_client == b.from_client;
-}
 
 namespace testing {
 namespace {
@@ -209,7 +202,32 @@ TEST(ChatTemplate, NumbersOfJsonKeepTheirKind) {
   const Json messages = Json::parse(R"([[1, 1.0, -2, 9223372036854775807, 18446744073709551615]])");
 
   EXPECT_EQ(Render("{{ messages[0][:4] }}", messages), "[1, 1.0, -2, 9223372036854775807]");
-  EXPECT_EQ(Render("{{ messages[0][4] }}", messages), "1.8446744073709552e+19");
+  EXPECT_EQ(Render("{{ messages[0][4] }}", messages), "18446744073709551615");
+}
+
+TEST(ChatTemplate, IntegersOutsideSixtyFourBitsKeepTheirDigits) {
+  const Json messages = NormalizeMessages(Json::parse(R"([{"role": "assistant", "tool_calls": [
+      {"function": {"name": "pay", "arguments":
+      "{\"to\": 340282366920938463463374607431768211456, \"low\": -9223372036854775809, \"n\": 1e20}"}}]}])"));
+  const auto render = [&messages](const std::string& expression) {
+    return Render(
+        "{% set a = messages[0].tool_calls[0].function.arguments %}{{ " + expression + " }}",
+        messages);
+  };
+
+  EXPECT_EQ(
+      render("a | tojson"),
+      R"({"to": 340282366920938463463374607431768211456, "low": -9223372036854775809, "n": 1e+20})");
+  EXPECT_EQ(render("a.to"), "340282366920938463463374607431768211456");
+  EXPECT_EQ(render("[a.to]"), "[340282366920938463463374607431768211456]");
+  EXPECT_EQ(render("[a.to is integer, a.to is number, a.to is float]"), "[True, True, False]");
+  EXPECT_EQ(
+      render("[a.to > 9223372036854775807, a.low < 0, a.to == a.to, a.low < a.to, a.to > 1e10]"),
+      "[True, True, True, True, True]");
+  EXPECT_EQ(render("{a.to: 'x'}[a.to]"), "x");
+  for (const char* sum : {"a.to + 1", "-a.to", "[a.to, 1] | sum", "a.to % 2", "'%d' % a.to"}) {
+    EXPECT_THROW(render(sum), Error) << sum;
+  }
 }
 
 TEST(ChatTemplate, MentionsLooksIntoTheSource) {

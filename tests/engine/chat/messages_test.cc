@@ -203,5 +203,23 @@ TEST(NormalizeMessages, MessagesAndArgumentsOfManyKeysTakeLinearTime) {
             static_cast<size_t>(kKeys));
 }
 
+TEST(Messages, ArgumentsOfAllCallsShareABoundOnTheirValues) {
+  const auto normalize = [](const std::string& arguments) {
+    const Json call{{"function", {{"name", "f"}, {"arguments", arguments}}}};
+    const Json messages{{{"role", "assistant"}, {"tool_calls", {call, call}}}};
+    return NormalizeMessages(messages, {.max_argument_values = 12});
+  };
+
+  EXPECT_TRUE(
+      normalize(R"({"a": [0, 0, 0]})")[0]["tool_calls"][1]["function"]["arguments"].is_object());
+  try {
+    normalize(R"({"a": [0, 0, 0, 0, 0, 0]})");
+    FAIL() << "was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.param(), "messages[0].tool_calls[1].function.arguments");
+  }
+}
+
 }  // namespace
 }  // namespace tandem::engine

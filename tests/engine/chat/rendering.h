@@ -1,6 +1,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -8,7 +9,17 @@
 #include "engine/base/error.h"
 #include "engine/chat/chat_template.h"
 
-namespace tandem::engine::testing {
+namespace tandem::engine {
+
+// For readable failures: text from a client is in «».
+inline void PrintTo(const RenderedPiece& piece, std::ostream* out) {
+  *out << (piece.from_client ? "«" : "") << piece.text << (piece.from_client ? "»" : "");
+}
+inline bool operator==(const RenderedPiece& a, const RenderedPiece& b) {
+  return a.text == b.text && a.from_client == b.from_client;
+}
+
+namespace testing {
 
 using Json = nlohmann::ordered_json;
 
@@ -43,4 +54,5 @@ inline std::string FaultOf(std::string_view source, const Json& messages = Json:
   }
 }
 
-}  // namespace tandem::engine::testing
+}  // namespace testing
+}  // namespace tandem::engine

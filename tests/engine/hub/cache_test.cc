@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kCommit(40, 'c');
+const std::string kCachedCommit(40, 'c');
 
 class HubCacheTest : public testing::Test {
  protected:
@@ -31,62 +31,63 @@ class HubCacheTest : public testing::Test {
 TEST_F(HubCacheTest, LinksAreRelativeFromAnyDepth) {
   WriteBlob("abc", "text");
 
-  cache_.LinkFile(kCommit, "config.json", "abc");
-  cache_.LinkFile(kCommit, "a/b/m.gguf", "abc");
+  cache_.LinkFile(kCachedCommit, "config.json", "abc");
+  cache_.LinkFile(kCachedCommit, "a/b/m.gguf", "abc");
 
-  const fs::path snapshot = dir_ / "models--org--name" / "snapshots" / kCommit;
+  const fs::path snapshot = dir_ / "models--org--name" / "snapshots" / kCachedCommit;
   EXPECT_EQ(fs::read_symlink(snapshot / "config.json"), "../../blobs/abc");
   EXPECT_EQ(fs::read_symlink(snapshot / "a/b/m.gguf"), "../../../../blobs/abc");
-  EXPECT_EQ(cache_.FileSize(kCommit, "a/b/m.gguf"), 4);
+  EXPECT_EQ(cache_.FileSize(kCachedCommit, "a/b/m.gguf"), 4);
 }
 
 TEST_F(HubCacheTest, AFolderThatIsALinkIsNotEntered) {
-  const fs::path snapshot = cache_.SnapshotDir(kCommit);
+  const fs::path snapshot = cache_.SnapshotDir(kCachedCommit);
   fs::create_directories(snapshot);
   fs::create_directories(dir_ / "elsewhere");
   fs::create_directory_symlink(dir_ / "elsewhere", snapshot / "a");
 
-  EXPECT_THROW(cache_.LinkFile(kCommit, "a/m.gguf", "abc"), Error);
+  EXPECT_THROW(cache_.LinkFile(kCachedCommit, "a/m.gguf", "abc"), Error);
   EXPECT_TRUE(fs::is_empty(dir_ / "elsewhere"));
 }
 
 TEST_F(HubCacheTest, AnOldLinkIsReplaced) {
   WriteBlob("old", "1");
   WriteBlob("new", "22");
-  cache_.LinkFile(kCommit, "config.json", "old");
+  cache_.LinkFile(kCachedCommit, "config.json", "old");
 
-  cache_.LinkFile(kCommit, "config.json", "new");
+  cache_.LinkFile(kCachedCommit, "config.json", "new");
 
-  EXPECT_EQ(cache_.FileSize(kCommit, "config.json"), 2);
+  EXPECT_EQ(cache_.FileSize(kCachedCommit, "config.json"), 2);
 }
 
 TEST_F(HubCacheTest, ALinkWithoutItsBlobIsNoFile) {
-  cache_.LinkFile(kCommit, "config.json", "gone");
-  EXPECT_FALSE(cache_.FileSize(kCommit, "config.json").has_value());
+  cache_.LinkFile(kCachedCommit, "config.json", "gone");
+  EXPECT_FALSE(cache_.FileSize(kCachedCommit, "config.json").has_value());
 }
 
 TEST_F(HubCacheTest, RefsHoldTheCommit) {
   EXPECT_FALSE(cache_.FindCommit("main").has_value());
 
-  cache_.WriteRef("main", kCommit);
-  cache_.WriteRef("refs/pr/1", kCommit);
-  cache_.WriteRef(kCommit, kCommit);
-  cache_.WriteRef(kCommit, std::string(40, 'd'));
+  cache_.WriteRef("main", kCachedCommit);
+  cache_.WriteRef("refs/pr/1", kCachedCommit);
+  cache_.WriteRef(kCachedCommit, kCachedCommit);
+  cache_.WriteRef(kCachedCommit, std::string(40, 'd'));
 
-  EXPECT_EQ(ReadWholeFile(cache_.folder() / "refs" / "main", 100), kCommit);
-  EXPECT_EQ(cache_.FindCommit("refs/pr/1"), kCommit);
-  EXPECT_EQ(cache_.FindCommit(kCommit), kCommit);
-  EXPECT_FALSE(fs::exists(cache_.folder() / "refs" / kCommit));
+  EXPECT_EQ(ReadWholeFile(cache_.folder() / "refs" / "main", 100), kCachedCommit);
+  EXPECT_EQ(cache_.FindCommit("refs/pr/1"), kCachedCommit);
+  EXPECT_EQ(cache_.FindCommit(kCachedCommit), kCachedCommit);
+  EXPECT_FALSE(fs::exists(cache_.folder() / "refs" / kCachedCommit));
 }
 
 TEST_F(HubCacheTest, ARefThatSaysNothingIsUnknownAndReplaced) {
   const fs::path path = cache_.folder() / "refs" / "main";
-  for (const std::string& text : {std::string("../../.."), std::string(), kCommit + kCommit,
-                                  kCommit + std::string(1 << 20, ' ')}) {
+  for (const std::string& text :
+       {std::string("../../.."), std::string(), kCachedCommit + kCachedCommit,
+        kCachedCommit + std::string(1 << 20, ' ')}) {
     std::ofstream(path) << text;
     EXPECT_FALSE(cache_.FindCommit("main").has_value()) << text.substr(0, 100);
-    cache_.WriteRef("main", kCommit);
-    EXPECT_EQ(cache_.FindCommit("main"), kCommit);
+    cache_.WriteRef("main", kCachedCommit);
+    EXPECT_EQ(cache_.FindCommit("main"), kCachedCommit);
   }
 }
 
@@ -123,7 +124,7 @@ TEST(HubSpace, TheSumIsInTheError) {
     EXPECT_EQ(error.code(), ErrorCode::kIo);
     const std::string what = error.what();
     EXPECT_NE(what.find("org/name needs 1024.0 PiB more"), std::string::npos) << what;
-    EXPECT_NE(what.find("1.0 MiB there already"), std::string::npos) << what;
+    EXPECT_NE(what.find("1.0 MiB already fetched"), std::string::npos) << what;
   }
 }
 

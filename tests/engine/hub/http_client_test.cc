@@ -116,7 +116,7 @@ TEST(HttpClient, FaultsWithinABodyNameItsUrl) {
     const char* what;
   } cases[] = {
       {"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n123", ErrorCode::kUnavailable,
-       "the connection was cut"},
+       "the connection closed before the response was complete"},
       {"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", ErrorCode::kDataLoss,
        "not HTTP/1.1"},
       {Reply(200, "", "more than ten"), ErrorCode::kDataLoss, "larger than the limit of 10"},
@@ -144,7 +144,7 @@ TEST(HttpClient, AProxyThatWantsAPasswordIsNamed) {
   const std::string what =
       Fault(ErrorCode::kPermissionDenied, [&] { ThrowHttpStatus(head, url, options); });
 
-  EXPECT_TRUE(what.starts_with("proxy " + proxy.url() + " wants a user name")) << what;
+  EXPECT_TRUE(what.starts_with("proxy " + proxy.url() + " requires a user name")) << what;
   EXPECT_EQ(what.find("secret"), std::string::npos) << what;
 }
 

@@ -110,7 +110,7 @@ TEST(HubSelection, WithoutSafetensorsSaysWhatThereIs) {
   EXPECT_NE(pickles.second.find("pytorch_model.bin, model.pt"), std::string::npos);
   const auto ggufs = refusal({"config.json", "m-Q8_0.gguf"});
   EXPECT_EQ(ggufs.first, ErrorCode::kNotFound);
-  EXPECT_NE(ggufs.second.find("org/name:FILE: m-Q8_0.gguf"), std::string::npos);
+  EXPECT_NE(ggufs.second.find("org/name:FILE from: m-Q8_0.gguf"), std::string::npos);
   EXPECT_EQ(refusal({"README.md"}).first, ErrorCode::kNotFound);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdlib>
+#include <deque>
 #include <fstream>
 #include <string>
 
@@ -46,7 +47,9 @@ TEST(MappedFile, KeepsItsBytesWhenTheNameIsReplacedOrRemoved) {
   std::filesystem::remove(dir / "a");
 
   EXPECT_EQ(TextOf(*file), "old");
-  ExpectError(ErrorCode::kNotFound, {(dir / "a").string()}, [&] { file->CurrentIdentity(); });
+  EXPECT_EQ(file->CurrentIdentity(), std::nullopt);
+  std::filesystem::create_symlink(dir / "a", dir / "a");
+  EXPECT_EQ(file->CurrentIdentity(), std::nullopt) << "a loop of links cannot be inspected";
 }
 
 // Kilobytes of mapped files that are resident in this process.
@@ -109,11 +112,25 @@ TEST(MappedFile, AFileThatIsCutShortReadsAsZerosAndSaysSo) {
     EXPECT_EQ(file->bytes()[kPage], std::byte{0});
     EXPECT_EQ(file->bytes()[0], std::byte{'x'});
     EXPECT_TRUE(file->is_damaged());
-    ExpectError(ErrorCode::kDataLoss, {(dir / "a").string(), "cut short"},
+    ExpectError(ErrorCode::kDataLoss, {(dir / "a").string(), "was truncated or became unreadable"},
                 [&] { file->CheckUnchanged(); });
     WriteFile(dir / "b", "whole");
     EXPECT_FALSE(MappedFile::Open(dir / "b")->is_damaged());
   }
+}
+
+// A process of its own: another test may have installed the handler.
+TEST(MappingWatch, WithoutTheHandlerAnyNumberOfFilesIsMapped) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        void* at = mmap(nullptr, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        const std::span page(static_cast<const std::byte*>(at), 4096);
+        std::deque<MappingWatch> watches;
+        for (size_t i = 0; i <= MappingWatch::kMaxWatches; ++i) watches.emplace_back(page);
+        std::exit(watches.back().is_damaged() ? 1 : 0);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(MappedFile, AFaultOutsideOfWatchedFilesStillEndsTheProcess) {

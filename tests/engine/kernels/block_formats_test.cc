@@ -16,7 +16,8 @@
 namespace tandem::engine {
 namespace {
 
-constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt6, BlockFormat::kInt4};
+constexpr BlockFormat kGroupFormats[] = {BlockFormat::kInt8, BlockFormat::kInt6,
+                                         BlockFormat::kInt4};
 
 BlockGroup RandomGroup(BlockFormat format, std::mt19937& rng) {
   BlockGroup group;
@@ -28,7 +29,7 @@ BlockGroup RandomGroup(BlockFormat format, std::mt19937& rng) {
 }
 
 TEST(BlockFormats, AGroupComesBackAsItWasPutWhateverIsPutAroundIt) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kGroupFormats) {
     for (const int64_t k : {1, 32, 33, 96, 200}) {
       std::mt19937 rng(1);
       std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(format, k)));
@@ -272,7 +273,7 @@ TEST(QuantizeGroup, Int6IsWithinAStepOfEveryValueAndNearerOnTheWhole) {
 }
 
 TEST(QuantizeGroup, ZerosStayZeroAndWhatIsNotFiniteIsMarked) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kGroupFormats) {
     float values[kGroupSize] = {};
     const BlockGroup zero = QuantizeGroup(format, values);
     EXPECT_EQ(zero.scale, 0);
@@ -286,7 +287,7 @@ TEST(QuantizeGroup, ZerosStayZeroAndWhatIsNotFiniteIsMarked) {
 }
 
 TEST(QuantizeGroup, OneHugeValueKeepsItsOwnPlace) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kGroupFormats) {
     float values[kGroupSize] = {};
     for (float& v : values) v = 1e-4f;
     values[17] = -3.0f;

@@ -18,8 +18,6 @@
 namespace tandem::engine {
 namespace {
 
-constexpr BlockFormat kFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4, BlockFormat::kInt4K,
-                                    BlockFormat::kInt6};
 // Formats whose groups can be set one at a time.
 constexpr BlockFormat kPlainFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
                                          BlockFormat::kInt6};
@@ -59,17 +57,17 @@ struct Quantized {
         scales(static_cast<size_t>(a.m * ldgroups), 99.0f),
         starts(static_cast<size_t>(a.m * ldgroups), 99),
         sums(static_cast<size_t>(a.m * ldgroups), 99.0f) {
-    table.blocks.quantize_rows({.x = a.x.data(),
-                                .ldx = a.k,
-                                .rows = a.m,
-                                .cols = a.k,
-                                .offset = BlockOffset(format),
-                                .q = q.data(),
-                                .ldq = ldq,
-                                .scales = scales.data(),
-                                .starts = starts.data(),
-                                .sums = sums.data(),
-                                .ldgroups = ldgroups});
+    table.blocks->quantize_rows({.x = a.x.data(),
+                                 .ldx = a.k,
+                                 .rows = a.m,
+                                 .cols = a.k,
+                                 .offset = BlockOffset(format),
+                                 .q = q.data(),
+                                 .ldq = ldq,
+                                 .scales = scales.data(),
+                                 .starts = starts.data(),
+                                 .sums = sums.data(),
+                                 .ldgroups = ldgroups});
   }
   int64_t groups, ldq, ldgroups;
   std::vector<int8_t> q;
@@ -196,7 +194,7 @@ void Multiply(const KernelTable& table, const Quantized& x, int64_t m, const Blo
                              .y = y.data() + first * w.n,
                              .ldy = w.n,
                              .accumulate = options.accumulate};
-  table.blocks.matmul(w.format)(args);
+  table.blocks->matmul(w.format)(args);
 }
 
 std::vector<float> Product(const KernelTable& table, const Quantized& x, int64_t m, const Blocks& w,
@@ -223,7 +221,7 @@ std::string TableName(const testing::TestParamInfo<const KernelTable*>& param) {
 INSTANTIATE_TEST_SUITE_P(Tables, BlockMatMulTest, testing::ValuesIn(Tables()), TableName);
 
 TEST_P(BlockMatMulTest, RowsAreRoundedAsTheReferenceRoundsThem) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kBlockFormats) {
     for (const int64_t k : {1, 15, 16, 17, 31, 32, 33, 64, 95, 300}) {
       const Activations a = Activations::Random(5, k, static_cast<uint32_t>(k));
       const Quantized ours(table(), a, format);
@@ -275,7 +273,7 @@ TEST_P(BlockMatMulTest, AgreesWithDoubleSumsOverTheSameIntegers) {
     int64_t m, n, k;
   } kShapes[] = {{1, 1, 1},    {1, 17, 33},   {2, 16, 64},  {3, 47, 95},   {4, 50, 512},
                  {5, 33, 700}, {9, 100, 640}, {17, 64, 31}, {40, 31, 1100}};
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kBlockFormats) {
     for (const auto& s : kShapes) {
       const int64_t k = Fitting(format, s.k);
       const Activations a = Activations::Random(s.m, k, 5);
@@ -304,7 +302,7 @@ TEST_P(BlockMatMulTest, AgreesWithDoubleSumsOverTheSameIntegers) {
 }
 
 TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kBlockFormats) {
     for (const auto& [n, least] : {std::pair<int64_t, int64_t>{70, 1190}, {33, 61}, {5, 512}}) {
       const int64_t k = Fitting(format, least);
       const Activations a = Activations::Random(35, k, 7);
@@ -407,7 +405,7 @@ TEST_P(BlockMatMulTest, TinyScalesAndHugeNeighboursAreExact) {
 }
 
 TEST_P(BlockMatMulTest, NanAndInfinityMakeTheirRowNanAndNoOther) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kBlockFormats) {
     for (const float bad : {NAN, INFINITY, -INFINITY}) {
       for (const int64_t at : {0, 17, 63, 70}) {
         const int64_t k = Fitting(format, 71);
@@ -427,7 +425,7 @@ TEST_P(BlockMatMulTest, NanAndInfinityMakeTheirRowNanAndNoOther) {
 }
 
 TEST_P(BlockMatMulTest, PaddingColumnsAreNotWritten) {
-  for (const BlockFormat format : kFormats) {
+  for (const BlockFormat format : kBlockFormats) {
     const int64_t k = Fitting(format, 40);
     const Activations a = Activations::Random(5, k, 11);
     const Quantized x(table(), a, format);
@@ -448,7 +446,7 @@ TEST_P(BlockMatMulTest, PaddingColumnsAreNotWritten) {
                                .y = y.data(),
                                .ldy = 24,
                                .accumulate = false};
-    table().blocks.matmul(format)(args);
+    table().blocks->matmul(format)(args);
     for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i] == 77.0f, i % 24 >= 21) << i;
   }
 }

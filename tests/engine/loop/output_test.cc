@@ -57,7 +57,7 @@ Outcome Push(ChoiceOutput& output, const std::vector<TokenId>& tokens) {
 ChoiceOutput::Options Base(const Tokenizer* tokenizer) {
   ChoiceOutput::Options options;
   options.tokenizer = tokenizer;
-  options.max_new_tokens = 100;
+  options.stop.max_new_tokens = 100;
   options.with_logprobs = true;
   return options;
 }
@@ -65,7 +65,7 @@ ChoiceOutput::Options Base(const Tokenizer* tokenizer) {
 TEST(ChoiceOutput, SkippedTokensAddNoTextUnlessTheyAreAskedFor) {
   const WordTokenizer words({"a", "\xc3", "\xa9", "<mark>"});
   ChoiceOutput::Options options = Base(&words);
-  options.max_new_tokens = 6;
+  options.stop.max_new_tokens = 6;
   const std::vector<TokenId> tokens = {3, 0, 1, 3, 2, 0};
 
   ChoiceOutput skips(options);
@@ -166,7 +166,7 @@ TEST(ChoiceOutput, LimitEndsAndFlushesWhatWasHeld) {
   const WordTokenizer words({"ST", "\xE2\x82", "</s>"});
   ChoiceOutput::Options options = Base(&words);
   options.stop.strings = {"STOP"};
-  options.max_new_tokens = 2;
+  options.stop.max_new_tokens = 2;
   ChoiceOutput output(options);
 
   const Outcome outcome = Push(output, {0, 1});
@@ -257,7 +257,7 @@ TEST(StopMatcher, FindsTheMatchThatEndsFirstHoweverTheTextIsCut) {
     const WordTokenizer words(pieces);
     ChoiceOutput::Options options = Base(&words);
     options.stop.strings = stops;
-    options.max_new_tokens = static_cast<int64_t>(tokens.size());
+    options.stop.max_new_tokens = static_cast<int64_t>(tokens.size());
     ChoiceOutput output(options);
 
     EXPECT_EQ(Push(output, tokens).text, expected) << "seed " << seed;

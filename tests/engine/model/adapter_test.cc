@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/random_model.h"
 #include "tests/support/adapters.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -49,10 +49,10 @@ void Change(const std::filesystem::path& dir, const std::string& tensor, const s
 class AdapterTest : public testing::Test {
  protected:
   AdapterTest() {
-    RandomModelSpec spec;
-    spec.config = TinyModelConfig("llama");
+    bench::RandomModelSpec spec;
+    spec.config = bench::TinyModelConfig("llama");
     spec.config.tied_embeddings = false;
-    WriteRandomModel(spec, directory_.path() / "model");
+    bench::WriteRandomModel(spec, directory_.path() / "model");
     tests::WriteRandomAdapter(directory_.path() / "model", 4, 1, adapter_dir());
     harness_.emplace(directory_.path() / "model", ModelHarness::Options{.dtype = DType::kBF16});
   }
@@ -100,15 +100,16 @@ TEST_F(AdapterTest, SaysHowTheBaseItWasTrainedBesideDiffers) {
 
   ASSERT_EQ(differences.size(), 2u);
   EXPECT_EQ(differences[0],
-            "trained beside other weights: 'base' with SHA-256 '00?ff', this base "
+            "trained on other weights: 'base' with SHA-256 '00?ff', but this base "
             "has '" +
                 hash + "'");
-  EXPECT_EQ(differences[1], "trained in 'f32', this base computes in 'bf16'");
+  EXPECT_EQ(differences[1], "trained in 'f32', but this base computes in 'bf16'");
 
   Change(adapter_dir(), kA, kA, {}, 0, LoraMetadata(hash, DType::kBF16, "int4"));
-  EXPECT_EQ(harness_->LoadAdapter(adapter_dir())->BaseDifferences(),
-            std::vector<std::string>{"trained beside weights in 'int4', this base holds them in "
-                                     "'bf16'"});
+  EXPECT_EQ(
+      harness_->LoadAdapter(adapter_dir())->BaseDifferences(),
+      std::vector<std::string>{"trained with base weights in 'int4', but this base holds them in "
+                               "'bf16'"});
 }
 
 TEST_F(AdapterTest, RefusesShapesThatTheBaseDoesNotHave) {
@@ -163,7 +164,7 @@ TEST_F(AdapterTest, RefusesTargetsOfTheBaseThatHaveNoTensor) {
   };
   for (const char* target : {"lm_head", "embed_tokens"}) {
     with_target(target, nullptr);
-    ExpectRefused({"target_modules", "'" + std::string(target) + "'", "there is no tensor"});
+    ExpectRefused({"target_modules", "'" + std::string(target) + "'", "has no tensors for it"});
   }
   // Lists that fit many models name layers that this one lacks.
   with_target("query_key_value", nullptr);

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
-#include "engine/model/family.h"
-#include "engine/model/random_model.h"
+#include "engine/model/families/family.h"
 #include "tests/support/golden.h"
 
 namespace tandem::engine {
@@ -121,7 +121,7 @@ TEST(LlamaConfig, BothWaysToWriteRopeMeanTheSame) {
 }
 
 TEST(LlamaConfig, RopeScalingSlowsLongWavesKeepsShortOnesAndBlendsBetween) {
-  ModelConfig c = TinyLlamaConfig();
+  ModelConfig c = bench::TinyLlamaConfig();
   c.attention.head_dim = 16;
   const FamilySpec& family = FindFamilyByName("llama");
   const std::vector<double> plain = family.list_ropes(c).at(0).frequencies;
@@ -486,13 +486,14 @@ TEST(Gpt2Config, WhatWeDoNotComputeIsRefusedByName) {
 }
 
 TEST(Families, AWrittenConfigParsesBackToTheSame) {
-  ModelConfig scaled = Llama1BConfig();
-  ModelConfig no_tokens = TinyLlamaConfig();
+  ModelConfig scaled = bench::Llama1BConfig();
+  ModelConfig no_tokens = bench::TinyLlamaConfig();
   no_tokens.eos_tokens = {};
   no_tokens.bos_token = -1;
   no_tokens.norm_eps = 1e-5f;
-  std::vector<ModelConfig> configs = {scaled, no_tokens, Gemma2BConfig()};
-  for (const FamilySpec* family : Families()) configs.push_back(TinyModelConfig(family->name));
+  std::vector<ModelConfig> configs = {scaled, no_tokens, bench::Gemma2BConfig()};
+  for (const FamilySpec* family : Families())
+    configs.push_back(bench::TinyModelConfig(family->name));
   for (const std::string& name : tests::GoldenNames()) {
     configs.push_back(
         Parse(Json::parse(ReadWholeFile(tests::LoadGolden(name).dir / "config.json", 1 << 20))));

@@ -19,6 +19,7 @@
 #include "engine/model/model.h"
 #include "engine/model/stored_weights.h"
 #include "engine/tensor/bfloat16.h"
+#include "tests/engine/model/same_bits.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -33,10 +34,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using Options = tests::ModelHarness::Options;
-
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
 
 class GgufOfFamily : public ::testing::TestWithParam<const char*> {};
 

@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
-#include "engine/model/random_model.h"
+#include "tests/engine/model/same_bits.h"
 #include "tests/support/families.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
@@ -28,16 +29,12 @@ std::vector<TokenId> RandomTokens(uint32_t seed, size_t n, int64_t vocab_size) {
   return tokens;
 }
 
-bool SameBits(const std::vector<float>& a, const std::vector<float>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
 class LoadInvariance : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    RandomModelSpec spec;
-    spec.config = TinyModelConfig(GetParam());
-    WriteRandomModel(spec, model_dir());
+    bench::RandomModelSpec spec;
+    spec.config = bench::TinyModelConfig(GetParam());
+    bench::WriteRandomModel(spec, model_dir());
   }
   std::filesystem::path model_dir() const { return dir_.path() / "model"; }
 
@@ -132,7 +129,7 @@ INSTANTIATE_TEST_SUITE_P(Families, LoadInvariance, ::testing::ValuesIn(tests::Fa
 
 TEST(ModelRunner, AChunkWithoutLogitRowsStillFillsTheCache) {
   tests::TemporaryDir dir;
-  WriteRandomModel({.config = TinyLlamaConfig()}, dir.path() / "model");
+  bench::WriteRandomModel({.config = bench::TinyLlamaConfig()}, dir.path() / "model");
   ModelHarness harness(dir.path() / "model", {});
   const std::vector<TokenId> tokens = RandomTokens(1, 20, harness.vocab_size());
   const std::vector<float> whole = harness.Prefill(tokens, 0);
@@ -165,7 +162,7 @@ TEST(ModelRunner, AChunkWithoutLogitRowsStillFillsTheCache) {
 
 TEST(ModelRunner, ABatchThatLiesIsOurBugAndWritesNothing) {
   tests::TemporaryDir dir;
-  WriteRandomModel({.config = TinyLlamaConfig()}, dir.path() / "model");
+  bench::WriteRandomModel({.config = bench::TinyLlamaConfig()}, dir.path() / "model");
   ModelHarness harness(dir.path() / "model", {});
   KvCache kv(ModelRunner::KvShape(harness.model(), 2));
   ModelRunner runner(harness.shared_model(), harness.ops(), 4, 4);

@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/packed_cache.h"
-#include "engine/model/random_model.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/own_head.h"
@@ -46,8 +46,8 @@ class ModelLoad : public ::testing::Test {
       return error.what();
     }
   }
-  fs::path WriteTiny(const std::string& name, const RandomModelSpec& spec) {
-    WriteRandomModel(spec, path(name));
+  fs::path WriteTiny(const std::string& name, const bench::RandomModelSpec& spec) {
+    bench::WriteRandomModel(spec, path(name));
     return path(name);
   }
   // Rewrites config.json of a model.
@@ -72,8 +72,10 @@ class ModelLoad : public ::testing::Test {
 };
 
 TEST_F(ModelLoad, DTypeFollowsTheCheckpointUnlessItIsGiven) {
-  const fs::path f32 = WriteTiny("f32", {.config = TinyLlamaConfig(), .stored = DType::kF32});
-  const fs::path bf16 = WriteTiny("bf16", {.config = TinyLlamaConfig(), .stored = DType::kBF16});
+  const fs::path f32 =
+      WriteTiny("f32", {.config = bench::TinyLlamaConfig(), .stored = DType::kF32});
+  const fs::path bf16 =
+      WriteTiny("bf16", {.config = bench::TinyLlamaConfig(), .stored = DType::kBF16});
 
   EXPECT_EQ(Load(f32)->dtype(), DType::kF32);
   EXPECT_EQ(Load(bf16)->dtype(), DType::kBF16);
@@ -82,7 +84,7 @@ TEST_F(ModelLoad, DTypeFollowsTheCheckpointUnlessItIsGiven) {
 }
 
 TEST_F(ModelLoad, BlocksHoldMatricesInTheirFormatAndTheHeadAndTablesInAFinerOne) {
-  ModelConfig tied = TinyLlamaConfig();
+  ModelConfig tied = bench::TinyLlamaConfig();
   tied.tied_embeddings = true;
   ModelConfig untied = tied;
   untied.tied_embeddings = false;
@@ -106,7 +108,7 @@ TEST_F(ModelLoad, BlocksHoldMatricesInTheirFormatAndTheHeadAndTablesInAFinerOne)
 }
 
 TEST_F(ModelLoad, AStoredHeadThatDiffersFromTheTableUntiesTheConfig) {
-  ModelConfig config = TinyLlamaConfig();
+  ModelConfig config = bench::TinyLlamaConfig();
   config.tied_embeddings = true;
   for (const bool is_copy : {true, false}) {
     const fs::path dir = WriteTiny(is_copy ? "copy" : "own", {.config = config});
@@ -119,12 +121,12 @@ TEST_F(ModelLoad, AStoredHeadThatDiffersFromTheTableUntiesTheConfig) {
 }
 
 TEST_F(ModelLoad, BlocksComputeInBf16Only) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   EXPECT_THROW(Load(model, {.dtype = DType::kF32, .block = BlockFormat::kInt8}), Error);
 }
 
 TEST_F(ModelLoad, AWeightThatBlocksCannotHoldIsNamed) {
-  const ModelConfig config = TinyLlamaConfig();
+  const ModelConfig config = bench::TinyLlamaConfig();
   const fs::path model = WriteTiny("m", {.config = config});
   std::vector<NamedTensor> tensors;
   const std::vector<WeightSpec> specs = FindFamilyByName("llama").list_weights(config);
@@ -181,7 +183,7 @@ TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
 
 TEST_F(ModelLoad, AMissingTensorIsNamed) {
   // config.json asks for three layers; the checkpoint has two.
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   Edit(model, [](auto& json) { json["num_hidden_layers"] = 3; });
 
   const std::string fault = Fault(model, ErrorCode::kDataLoss);
@@ -191,7 +193,7 @@ TEST_F(ModelLoad, AMissingTensorIsNamed) {
 }
 
 TEST_F(ModelLoad, AWrongShapeIsNamedWithBothShapes) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   Edit(model, [](auto& json) { json["intermediate_size"] = 81; });
 
   const std::string fault = Fault(model, ErrorCode::kDataLoss);
@@ -202,7 +204,7 @@ TEST_F(ModelLoad, AWrongShapeIsNamedWithBothShapes) {
 }
 
 TEST_F(ModelLoad, ATensorOfIntegersIsRefused) {
-  const ModelConfig config = TinyMiniGptConfig();
+  const ModelConfig config = bench::TinyMiniGptConfig();
   const fs::path model = WriteTiny("m", {.config = config});
   fs::remove(model / "model.safetensors");
   const std::vector<std::byte> zeros(1 << 20);
@@ -220,10 +222,10 @@ TEST_F(ModelLoad, ATensorOfIntegersIsRefused) {
 }
 
 TEST_F(ModelLoad, FingerprintNamesWeightsDTypeConfigAndArithmetic) {
-  const fs::path a = WriteTiny("a", {.config = TinyLlamaConfig(), .seed = 1});
-  const fs::path same = WriteTiny("same", {.config = TinyLlamaConfig(), .seed = 1});
-  const fs::path weights = WriteTiny("weights", {.config = TinyLlamaConfig(), .seed = 2});
-  const fs::path config = WriteTiny("config", {.config = TinyLlamaConfig(), .seed = 1});
+  const fs::path a = WriteTiny("a", {.config = bench::TinyLlamaConfig(), .seed = 1});
+  const fs::path same = WriteTiny("same", {.config = bench::TinyLlamaConfig(), .seed = 1});
+  const fs::path weights = WriteTiny("weights", {.config = bench::TinyLlamaConfig(), .seed = 2});
+  const fs::path config = WriteTiny("config", {.config = bench::TinyLlamaConfig(), .seed = 1});
   Edit(config, [](auto& json) { json["rope_theta"] = 20000.0; });
   const std::string fingerprint = Load(a)->fingerprint();
 
@@ -240,7 +242,7 @@ TEST_F(ModelLoad, FingerprintNamesWeightsDTypeConfigAndArithmetic) {
 }
 
 TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
 
   EXPECT_EQ(Load(model, {.max_context_len = 100})->config().max_context_len, 100);
   EXPECT_EQ(Load(model, {.max_context_len = 100})->ropes().at(0).max_positions(), 100);
@@ -248,7 +250,7 @@ TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
 }
 
 TEST_F(ModelLoad, ProgressRisesToOne) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   double last = 0;  // starts at 0, while the checkpoint is hashed
 
   Load(model, {.progress = [&](double fraction) {
@@ -260,7 +262,7 @@ TEST_F(ModelLoad, ProgressRisesToOne) {
 }
 
 TEST_F(ModelLoad, TheSecondLoadMapsTheFileThatTheFirstOneMade) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   const LoadOptions options{.cache_dir = path("cache")};
   const auto first = Load(model, options);
   ASSERT_EQ(PackedFiles().size(), 1u);
@@ -276,7 +278,7 @@ TEST_F(ModelLoad, TheSecondLoadMapsTheFileThatTheFirstOneMade) {
 }
 
 TEST_F(ModelLoad, MappedAndOwnedWeightsAreTheSameBytes) {
-  const fs::path model = WriteTiny("m", {.config = TinyMiniGptConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyMiniGptConfig()});
   const auto owned = Load(model), mapped = Load(model, {.cache_dir = path("cache")});
 
   for (size_t i = 0; i < owned->weights().size(); ++i) {
@@ -292,8 +294,8 @@ TEST_F(ModelLoad, MappedAndOwnedWeightsAreTheSameBytes) {
 }
 
 TEST_F(ModelLoad, DTypesAndCheckpointsHaveFilesOfTheirOwn) {
-  const fs::path a = WriteTiny("a", {.config = TinyLlamaConfig(), .seed = 1});
-  const fs::path b = WriteTiny("b", {.config = TinyLlamaConfig(), .seed = 2});
+  const fs::path a = WriteTiny("a", {.config = bench::TinyLlamaConfig(), .seed = 1});
+  const fs::path b = WriteTiny("b", {.config = bench::TinyLlamaConfig(), .seed = 2});
 
   Load(a, {.dtype = DType::kBF16, .cache_dir = path("cache")});
   Load(a, {.dtype = DType::kF32, .cache_dir = path("cache")});
@@ -308,7 +310,7 @@ TEST_F(ModelLoad, DTypesAndCheckpointsHaveFilesOfTheirOwn) {
 
 // For instance a release that quantises the head of int4 models to another format.
 TEST_F(ModelLoad, AFileWhoseHeadIsInAnotherFormatIsNotTaken) {
-  const fs::path dir = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path dir = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   const LoadOptions options{.block = BlockFormat::kInt4, .cache_dir = path("cache")};
   const ModelOutline outline = OutlineModel(ModelDir::Open(dir), options);
   PackedTypes older = outline.types;
@@ -334,7 +336,7 @@ TEST_F(ModelLoad, AFileWhoseHeadIsInAnotherFormatIsNotTaken) {
 }
 
 TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   const LoadOptions options{.cache_dir = path("cache")};
   Load(model, options);
   const fs::path packed = PackedFiles().at(0);
@@ -355,7 +357,7 @@ TEST_F(ModelLoad, ADamagedFileIsMadeAgain) {
 }
 
 TEST_F(ModelLoad, AnyFlippedByteOfTheCacheIsFoundAndPackedAgain) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   const LoadOptions options{.cache_dir = path("cache")};
   Load(model, options);
   const fs::path packed = PackedFiles().at(0);
@@ -378,7 +380,7 @@ TEST_F(ModelLoad, AnyFlippedByteOfTheCacheIsFoundAndPackedAgain) {
 TEST_F(ModelLoad, TheCacheTellsSoundDamagedAndStaleEntriesApart) {
   EXPECT_TRUE(InspectPackedCache(path("cache"), pool_).empty());
   using State = PackedEntry::State;
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   Load(model, {.cache_dir = path("cache")});
   const fs::path packed = PackedFiles().at(0);
   const auto state = [&] { return InspectPackedCache(path("cache"), pool_).at(0).state; };
@@ -407,7 +409,7 @@ TEST_F(ModelLoad, TheCacheTellsSoundDamagedAndStaleEntriesApart) {
 TEST_F(ModelLoad, ACheckpointThatChangesWhileItIsPackedIsRefusedAndLeavesNothing) {
   for (const bool is_cached : {true, false}) {
     SCOPED_TRACE(is_cached);
-    const fs::path model = WriteTiny(is_cached ? "m" : "n", {.config = TinyLlamaConfig()});
+    const fs::path model = WriteTiny(is_cached ? "m" : "n", {.config = bench::TinyLlamaConfig()});
     LoadOptions options;
     if (is_cached) options.cache_dir = path("cache");
     options.progress = [&](double packed) {
@@ -427,7 +429,7 @@ TEST_F(ModelLoad, ACheckpointThatChangesWhileItIsPackedIsRefusedAndLeavesNothing
 
 TEST_F(ModelLoad, ACheckpointThatIsCutShortWhileItIsPackedIsRefused) {
   SurviveMappingFaults();
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   LoadOptions options;
   options.progress = [&](double packed) {
     if (packed > 0) fs::resize_file(model / "model.safetensors", 100);
@@ -441,7 +443,7 @@ TEST_F(ModelLoad, ACheckpointThatIsCutShortWhileItIsPackedIsRefused) {
 }
 
 TEST_F(ModelLoad, AFileThatAnotherLoadPublishesMeanwhileServesBoth) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   LoadOptions options{.cache_dir = path("cache")};
   std::shared_ptr<const Model> faster;
   bool asked = false;
@@ -459,7 +461,7 @@ TEST_F(ModelLoad, AFileThatAnotherLoadPublishesMeanwhileServesBoth) {
 }
 
 TEST_F(ModelLoad, AnEmptyDirectoryInTheCacheIsNoObstacle) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   Load(model, {.cache_dir = path("cache")});
   fs::remove(PackedFiles().at(0));
 
@@ -467,7 +469,7 @@ TEST_F(ModelLoad, AnEmptyDirectoryInTheCacheIsNoObstacle) {
 }
 
 TEST_F(ModelLoad, ACacheThatCannotBeWrittenCostsOnlySharing) {
-  const fs::path model = WriteTiny("m", {.config = TinyLlamaConfig()});
+  const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
   std::ofstream(path("cache")) << "a file where a directory should be";
 
   EXPECT_FALSE(Load(model, {.cache_dir = path("cache")})->is_mapped());
@@ -477,7 +479,7 @@ TEST_F(ModelLoad, TheCacheKeepsItsLimitAndDropsTheLeastRecentlyUsed) {
   std::vector<fs::path> models;
   for (const uint64_t seed : {1, 2, 3}) {
     const std::string name = "m" + std::to_string(seed);
-    models.push_back(WriteTiny(name, {.config = TinyLlamaConfig(), .seed = seed}));
+    models.push_back(WriteTiny(name, {.config = bench::TinyLlamaConfig(), .seed = seed}));
   }
   const int64_t one = Load(models[0], {.cache_dir = path("cache")})->weight_bytes();
   const LoadOptions options{.cache_dir = path("cache"), .cache_limit_bytes = 2 * one + 1000};
@@ -513,7 +515,7 @@ TEST_F(ModelLoad, TheCacheKeepsItsLimitAndDropsTheLeastRecentlyUsed) {
 // S3, sharing: pages of the packed file are shared clean file pages in both processes, not private
 // memory.
 TEST_F(ModelLoad, TwoProcessesShareThePagesOfOnePackedFile) {
-  ModelConfig config = TinyLlamaConfig();
+  ModelConfig config = bench::TinyLlamaConfig();
   config.vocab_size = 20000;
   const fs::path model = WriteTiny("m", {.config = config});
   const LoadOptions options{.cache_dir = path("cache")};

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
-#include "engine/model/random_model.h"
 
 namespace tandem::engine {
 namespace {
@@ -35,8 +35,9 @@ std::vector<Interval> Intervals(const ForwardPlan& plan) {
 }
 
 TEST(PlanForward, NothingThatLivesOverlaps) {
-  std::vector<ModelConfig> configs = {Llama1BConfig(), Gemma2BConfig()};
-  for (const FamilySpec* family : Families()) configs.push_back(TinyModelConfig(family->name));
+  std::vector<ModelConfig> configs = {bench::Llama1BConfig(), bench::Gemma2BConfig()};
+  for (const FamilySpec* family : Families())
+    configs.push_back(bench::TinyModelConfig(family->name));
   for (const ModelConfig& config : configs) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const ForwardPlan plan = Plan(config, dtype);
@@ -57,7 +58,7 @@ TEST(PlanForward, NothingThatLivesOverlaps) {
 }
 
 TEST(PlanForward, TheArenaDoesNotGrowWithTheNumberOfLayers) {
-  ModelConfig shallow = TinyLlamaConfig(), deep = TinyLlamaConfig();
+  ModelConfig shallow = bench::TinyLlamaConfig(), deep = bench::TinyLlamaConfig();
   deep.n_layers = 20;
 
   EXPECT_EQ(Plan(shallow, DType::kBF16).arena_bytes_per_row,
@@ -65,7 +66,7 @@ TEST(PlanForward, TheArenaDoesNotGrowWithTheNumberOfLayers) {
 }
 
 TEST(PlanForward, CountsTheFlopsOfTheLinearLayers) {
-  const ModelConfig c = TinyLlamaConfig();  // width 48, 4 heads of 12, 2 KV heads, ffn 80
+  const ModelConfig c = bench::TinyLlamaConfig();  // width 48, 4 heads of 12, 2 KV heads, ffn 80
 
   const ForwardPlan plan = Plan(c, DType::kBF16);
 
@@ -75,17 +76,17 @@ TEST(PlanForward, CountsTheFlopsOfTheLinearLayers) {
 }
 
 TEST(PlanForward, AnInputOfThreeMatricesIsRoundedOnce) {
-  const ForwardPlan plan = Plan(TinyMiniGptConfig(), DType::kBF16);
+  const ForwardPlan plan = Plan(bench::TinyMiniGptConfig(), DType::kBF16);
   // Ops 0..2 are the embeddings and their sum; q, k and v share one rounded copy of it.
   const ForwardPlan::Activation& x = plan.activations[2];
 
   EXPECT_EQ(x.rounded_first_op, 3);
   EXPECT_EQ(x.rounded_last_op, 5);
-  EXPECT_EQ(Plan(TinyMiniGptConfig(), DType::kF32).activations[2].rounded_first_op, -1);
+  EXPECT_EQ(Plan(bench::TinyMiniGptConfig(), DType::kF32).activations[2].rounded_first_op, -1);
 }
 
 TEST(PlanForward, PrintsOneLinePerOp) {
-  const ModelConfig config = TinyMiniGptConfig();
+  const ModelConfig config = bench::TinyMiniGptConfig();
   const ForwardPlan plan = Plan(config, DType::kF32);
 
   const std::string text = plan.ToString(FindFamilyByName("minigpt").list_weights(config));
@@ -107,7 +108,7 @@ void RoundedResidual(const ModelConfig& c, const Weights& w, LayerOps& ops) {
 }
 
 TEST(PlanForward, RefusesAFamilyThatBreaksTheRulesBeforeAnyByteIsComputed) {
-  const ModelConfig config = TinyLlamaConfig();
+  const ModelConfig config = bench::TinyLlamaConfig();
   FamilySpec family = FindFamilyByName("llama");
   const auto specs = family.list_weights(config);
 

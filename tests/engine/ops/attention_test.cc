@@ -48,7 +48,7 @@ class TestCache {
   DType dtype_;
 };
 
-int64_t BlocksFor(int64_t tokens) { return (tokens + kKvBlockTokens - 1) / kKvBlockTokens; }
+int64_t BlocksFor(int64_t tokens) { return (tokens + kTokensPerBlock - 1) / kTokensPerBlock; }
 
 // Block ids [first, first + count) in a scattered order.
 std::vector<BlockId> ScatteredBlocks(int64_t first, int64_t count) {

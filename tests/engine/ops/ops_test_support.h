@@ -138,8 +138,6 @@ class TestWeight {
   std::vector<float> values_;
 };
 
-inline const BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
-                                            BlockFormat::kInt4K, BlockFormat::kInt6};
 // Formats to which weights can be quantised.
 inline const BlockFormat kRoundedFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
                                               BlockFormat::kInt6};

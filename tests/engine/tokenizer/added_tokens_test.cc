@@ -54,11 +54,11 @@ TEST(AddedTokens, MarkupSteersTheModelEvenIfNotCalledSpecial) {
   EXPECT_TRUE((AddedToken{.content = "[INST]"}).is_control());
   EXPECT_FALSE((AddedToken{.content = "    "}).is_control());
   EXPECT_TRUE((AddedToken{.content = "/think"}).is_control());
-  EXPECT_TRUE((AddedToken{.content = "|||EMAIL|||"}).is_control());
 }
 
-TEST(AddedTokens, WhiteSpaceWordsAndSingleCharactersAreVocabulary) {
-  for (const char* content : {"    ", "\n\n", "caf\u00e9", "\u2581\u2581", "\u00f7", "!", "\xC3"}) {
+TEST(AddedTokens, WhiteSpaceWordsPlaceholdersAndTagsOfHtmlAreVocabulary) {
+  for (const char* content : {"    ", "\n\n", "caf\u00e9", "\u2581\u2581", "\u00f7", "!", "\xC3",
+                              "|||EMAIL|||", "<table>", "</h1>", "<code>"}) {
     EXPECT_FALSE((AddedToken{.content = content}).is_control()) << content;
   }
 }

@@ -111,23 +111,23 @@ const std::vector<Broken>& Corpus() {
        },
        kLoss, "post_processor"},
       {"template of many tokens", [](Json& f) { f["post_processor"] = LongTemplate(1025, 1); },
-       kLoss, "post_processor.single puts more than 1024 tokens around a text"},
+       kLoss, "post_processor.single adds 1025 tokens around a text, more than the limit of 1024"},
       {"template of tokens with many ids",
        [](Json& f) { f["post_processor"] = LongTemplate(1000, 10000); }, kLoss,
-       "post_processor.special_tokens.'x'.ids puts more than 1024 tokens around a text"},
+       "post_processor.special_tokens.'x'.ids adds 10000 tokens around a text"},
       {"many post processors",
        [](Json& f) {
          Json processors = Json::array();
          for (int i = 0; i < 100; ++i) processors.push_back(LongTemplate(100, 1));
          f["post_processor"] = {{"type", "Sequence"}, {"processors", processors}};
        },
-       kLoss, "puts more than 1024 tokens around a text"},
+       kLoss, "tokens around a text, more than the limit of 1024"},
       {"template of an unknown token",
        [](Json& f) {
          f["post_processor"] = LongTemplate(1, 1);
          f["post_processor"]["special_tokens"] = Json::object();
        },
-       kLoss, "names a token that special_tokens lacks"},
+       kLoss, "which special_tokens does not define"},
       {"split without pattern",
        [](Json& f) {
          f["pre_tokenizer"] = {{"type", "Split"}, {"behavior", "Isolated"}};
@@ -283,11 +283,11 @@ TEST(BrokenFiles, VocabAndMergesAreCheckedAlike) {
   TokenizerTexts texts;
   texts.merges_txt = "a b\n";
   EXPECT_EQ(LoadError(texts, &message), ErrorCode::kDataLoss);
-  EXPECT_EQ(message, "test/merges.txt: the file is of no use without vocab.json");
+  EXPECT_EQ(message, "test/merges.txt: the file cannot be used without vocab.json");
 
   texts.vocab_json = R"({"a": 0, "b": 1})";
   EXPECT_EQ(LoadError(texts, &message), ErrorCode::kDataLoss);
-  EXPECT_EQ(message, "test: merges.txt line 1 names 'ab', not in the vocabulary");
+  EXPECT_EQ(message, "test: merges.txt line 1 names 'ab', which is not in the vocabulary");
 
   texts.vocab_json = R"({"a": 0, "b": "1"})";
   EXPECT_EQ(LoadError(texts, &message), ErrorCode::kDataLoss);

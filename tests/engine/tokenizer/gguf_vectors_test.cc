@@ -192,7 +192,13 @@ std::string LogOf(const Action& action) {
   ConfigureLog("info", LogFormat::kText);
   action();
   spdlog::default_logger()->flush();
-  return ::testing::internal::GetCapturedStderr();
+  // The vocabularies here have few of the 256 bytes.
+  std::istringstream lines(::testing::internal::GetCapturedStderr());
+  std::string log;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("tokenizer_drops_text") == std::string::npos) log += line + "\n";
+  }
+  return log;
 }
 
 TEST(GgufVocabulary, AnEndOfTurnThatIsCalledTheUsersIsAControlToken) {
@@ -233,8 +239,8 @@ TEST(GgufVocabulary, WithoutThePatternsNameSaysSoOnce) {
 
   const std::string log = log_of(nullptr);
 
-  EXPECT_NE(log.find("m.gguf: no key 'tokenizer.ggml.pre'"), std::string::npos) << log;
-  EXPECT_NE(log.find("convert it again"), std::string::npos) << log;
+  EXPECT_NE(log.find("m.gguf: key 'tokenizer.ggml.pre' is missing"), std::string::npos) << log;
+  EXPECT_NE(log.find("convert the model again"), std::string::npos) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << log;
   EXPECT_EQ(log_of("default"), "");
 }

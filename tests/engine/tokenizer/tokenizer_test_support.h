@@ -19,6 +19,9 @@
 
 namespace tandem::engine {
 
+inline constexpr auto kTextOnly = SpecialTokens::kPlainText;
+inline constexpr auto kParse = SpecialTokens::kParseSpecial;
+
 // Data outside this repository; tests that need it skip and name it.
 inline std::filesystem::path SharedData() { return tests::SharedDir() / "data"; }
 

@@ -13,7 +13,7 @@
 namespace tandem::engine {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using Ids = std::vector<TokenId>;
 
 TokenizerFiles LoadShared(const std::filesystem::path& dir, bool prefer_json) {

@@ -11,6 +11,8 @@
 namespace tandem::server {
 namespace {
 
+const HttpOptions kDefaults{};
+
 constexpr size_t kBody = 90'000;
 
 std::string Head(size_t n, const std::string& more = "") {
@@ -48,7 +50,7 @@ TEST(BodyBudget, ABurstIsReportedOnce) {
 
 TEST(BodyBudget, ADroppedBodyHoldsNoMemory) {
   auto budget = std::make_shared<BodyBudget>(1 << 20);
-  RequestParser parser(HttpOptions(), {}, budget);
+  RequestParser parser(kDefaults, {}, budget);
   parser.Append(Head(500'000));
   EXPECT_TRUE(std::holds_alternative<RequestParser::HeadReady>(parser.Next()));
   EXPECT_EQ(budget->used_bytes(), 0u) << "an announced length costs nothing";
@@ -64,7 +66,7 @@ TEST(BodyBudget, ADroppedBodyHoldsNoMemory) {
 
 TEST(BodyBudget, ABodyThatArrivesInPiecesTakesNoMoreThanItAnnounced) {
   auto budget = std::make_shared<BodyBudget>(1 << 20);
-  RequestParser parser(HttpOptions(), {}, budget);
+  RequestParser parser(kDefaults, {}, budget);
   parser.Append(Head(300'000));
   EXPECT_TRUE(std::holds_alternative<RequestParser::HeadReady>(parser.Next()));
   for (int i = 0; i < 29; ++i) {

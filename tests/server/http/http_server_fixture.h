@@ -31,7 +31,7 @@ inline HttpPolicy TestPolicy() {
         "{\"code\":\"" + std::string(code) + "\",\"message\":\"" + std::string(message) + "\"}";
     return response;
   };
-  policy.exception = [](std::exception_ptr, const Request&) {
+  policy.failure = [](const Error&, const Request&) {
     Response response;
     response.status = 500;
     response.body = "{\"code\":\"internal_error\"}";

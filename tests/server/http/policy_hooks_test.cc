@@ -38,7 +38,7 @@ class PolicyHooksTest : public testing::Test {
       response.error_code = code;
       return response;
     };
-    policy.exception = [](std::exception_ptr, const Request&) {
+    policy.failure = [](const Error&, const Request&) {
       Response response;
       response.status = 500;
       return response;

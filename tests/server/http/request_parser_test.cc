@@ -4,14 +4,20 @@
 
 #include <random>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace tandem::server {
 namespace {
 
+const HttpOptions kDefaults{};
+
+// The parser keeps a reference: one copy of the options serves all connections.
+static_assert(!std::is_constructible_v<RequestParser, HttpOptions>);
+
 // The parser's result, as text, for bytes that arrive in random pieces.
 std::string Outcome(const std::string& bytes, std::mt19937& random, size_t max_piece) {
-  RequestParser parser{HttpOptions()};
+  RequestParser parser{kDefaults};
   std::string out;
   size_t at = 0;
   while (at < bytes.size()) {
@@ -77,7 +83,7 @@ TEST(RequestParser, SurvivesRandomDamage) {
 }
 
 TEST(RequestParser, AsksForTheBodyOnlyWhenTheClientWaits) {
-  RequestParser parser{HttpOptions()};
+  RequestParser parser{kDefaults};
   const std::string head =
       "POST / HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n";
 
@@ -91,7 +97,7 @@ TEST(RequestParser, AsksForTheBodyOnlyWhenTheClientWaits) {
 }
 
 TEST(RequestParser, ShowsTheHeadOfABodyThatIsStillOnTheWay) {
-  RequestParser parser{HttpOptions()};
+  RequestParser parser{kDefaults};
 
   parser.Append("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n1");
   EXPECT_FALSE(std::get<RequestParser::HeadReady>(parser.Next()).awaits_continue);
@@ -103,7 +109,7 @@ TEST(RequestParser, ShowsTheHeadOfABodyThatIsStillOnTheWay) {
 }
 
 TEST(RequestParser, ADroppedBodyIsReadToItsEnd) {
-  RequestParser parser{HttpOptions()};
+  RequestParser parser{kDefaults};
   const std::string rest = "GET /next HTTP/1.1\r\nHost: x\r\n\r\n";
   for (const std::string framing : {"Content-Length: 5\r\n\r\n12345",
                                     "Transfer-Encoding: chunked\r\n\r\n5\r\n12345\r\n0\r\n\r\n"}) {
@@ -135,19 +141,19 @@ TEST(RequestParser, ADroppedBodyHasTheSameLimits) {
 
 TEST(RequestParser, AHostIsOneHost) {
   for (const char* host : {"x", "127.0.0.1:8080", "[::1]:80", "", "a_b.example"}) {
-    RequestParser parser{HttpOptions()};
+    RequestParser parser{kDefaults};
     parser.Append("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
     EXPECT_TRUE(std::holds_alternative<Request>(parser.Next())) << host;
   }
   for (const char* host : {"x y", "x, y", "x/y", "u@x", "x\"", "x\xc3\xa9"}) {
-    RequestParser parser{HttpOptions()};
+    RequestParser parser{kDefaults};
     parser.Append("GET / HTTP/1.1\r\nHost: " + std::string(host) + "\r\n\r\n");
     EXPECT_TRUE(std::holds_alternative<Refusal>(parser.Next())) << host;
   }
 }
 
 TEST(RequestParser, EmptyLinesAloneAreNoClient) {
-  RequestParser parser{HttpOptions()};
+  RequestParser parser{kDefaults};
   for (int i = 0; i < 8; ++i) parser.Append("\r\n");
   EXPECT_TRUE(std::holds_alternative<RequestParser::NeedMore>(parser.Next()));
 
@@ -157,7 +163,7 @@ TEST(RequestParser, EmptyLinesAloneAreNoClient) {
 }
 
 TEST(RequestParser, KnowsWhoseRequestItRefuses) {
-  RequestParser parser{HttpOptions()};
+  RequestParser parser{kDefaults};
 
   parser.Append(
       "POST /v1/x HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\nX-Request-Id: me\r\n\r\n");

@@ -47,14 +47,14 @@ TEST(Router, ATrailingSlashIsAnotherPath) {
 }
 
 TEST(Url, DecodesOnceAndRefusesPathsThatMeanSomethingElse) {
-  EXPECT_EQ(ParseTarget("/a%2Fb?x=1%202&flag&y=")->path, "/a/b");
-  EXPECT_EQ(ParseTarget("/a%2525")->path, "/a%25");
+  EXPECT_EQ(ParseRequestTarget("/a%2Fb?x=1%202&flag&y=")->path, "/a/b");
+  EXPECT_EQ(ParseRequestTarget("/a%2525")->path, "/a%25");
   EXPECT_EQ(
-      ParseTarget("/a?x=1%202&flag&y=")->query,
+      ParseRequestTarget("/a?x=1%202&flag&y=")->query,
       (std::vector<std::pair<std::string, std::string>>{{"x", "1 2"}, {"flag", ""}, {"y", ""}}));
   for (const char* bad : {"", "a", "/..", "/a/../b", "/a/./b", "//", "/a//b", "/%00", "/%2e%2e",
                           "/a%2F..", "/%", "/%g0", "/a%0d%0ab", "/a\\b"}) {
-    EXPECT_FALSE(ParseTarget(bad)) << bad;
+    EXPECT_FALSE(ParseRequestTarget(bad)) << bad;
   }
 }
 

@@ -1,12 +1,31 @@
 #include "server/jobs/job_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <string>
 #include <vector>
 
+#include "server/jobs/process_lock.h"
 #include "tests/engine/io/file_helpers.h"
+
+namespace {
+std::atomic<int> flock_fails_with{0};  // an errno; 0: locks work
+}
+
+// Replaces the system's flock in this program.
+extern "C" int flock(int file, int operation) noexcept {
+  if (const int error_number = flock_fails_with; error_number != 0) {
+    errno = error_number;
+    return -1;
+  }
+  return static_cast<int>(::syscall(SYS_flock, file, operation));
+}
 
 namespace tandem::server {
 namespace {
@@ -48,6 +67,24 @@ TEST(JobFiles, LockIsHeldUntilItsOwnerIsGone) {
     EXPECT_FALSE(TryLockFile(dir / "lock"));
   }
   EXPECT_TRUE(TryLockFile(dir / "lock"));
+}
+
+TEST(JobFiles, WithoutLocksOnlyARunDirectoryIsUsable) {
+  const TemporaryDir dir;
+  for (const int error_number : {ENOSYS, EOPNOTSUPP, ENOLCK}) {
+    SCOPED_TRACE(error_number);
+    flock_fails_with = error_number;
+    EXPECT_TRUE(LockRunDirectory(dir.path()));
+    engine::ExpectError(ErrorCode::kUnsupported, {"lock", "file system has no locks"},
+                        [&] { TryLockFile(dir / "lock"); });
+    flock_fails_with = 0;
+  }
+  flock_fails_with = EIO;
+  engine::ExpectError(ErrorCode::kIo, {"work.lock"}, [&] { LockRunDirectory(dir.path()); });
+  flock_fails_with = 0;
+  const UniqueFd held = LockRunDirectory(dir.path());
+  engine::ExpectError(ErrorCode::kFailedPrecondition, {"run directory", "is in use by process"},
+                      [&] { LockRunDirectory(dir.path()); });
 }
 
 TEST(JobFiles, ValidUtf8KeepsCharactersAndReplacesEveryStrayByte) {
@@ -196,6 +233,7 @@ TEST(JobEvents, TailWaitsForTheRestOfALineAndGoesOnFromAnOffset) {
 TEST(JobFiles, WhatIsUnfinishedGoesAndNothingElse) {
   const TemporaryDir dir;
   std::filesystem::create_directories(dir / "checkpoints/0002.tmp-ab/below.tmp-cd");
+  std::filesystem::create_directories(dir / "checkpoints/.trash-0001");
   std::filesystem::create_directories(dir / "elsewhere");
   std::filesystem::create_directories(dir / "job");
   WriteFile(dir / "elsewhere/a.tmp-ef", "not ours");
@@ -208,6 +246,7 @@ TEST(JobFiles, WhatIsUnfinishedGoesAndNothingElse) {
   RemoveUnfinished(dir / "absent");
 
   EXPECT_FALSE(std::filesystem::exists(dir / "job/checkpoints/0002.tmp-ab"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "job/checkpoints/.trash-0001"));
   EXPECT_FALSE(std::filesystem::exists(dir / "job/result.json.tmp-01"));
   EXPECT_TRUE(std::filesystem::exists(dir / "job/checkpoints"));
   EXPECT_TRUE(std::filesystem::exists(dir / "job/log.txt"));

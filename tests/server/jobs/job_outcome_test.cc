@@ -82,7 +82,7 @@ TEST(JobOutcome, RestartsAreBounded) {
 TEST(JobOutcome, AKillAtEveryRestartSpeaksOfMemory) {
   EndedRun run = Ended(Kind::kSignal, SIGKILL);
   run.max_restarts = run.restarts = 3;
-  EXPECT_NE(DecideOutcome(run).error.message.find("memory runs out"), std::string::npos);
+  EXPECT_NE(DecideOutcome(run).error.message.find("ran out of memory"), std::string::npos);
 
   run.exit.value = SIGHUP;
   EXPECT_EQ(DecideOutcome(run).error.message.find("memory"), std::string::npos);

@@ -204,6 +204,34 @@ TEST(JobStore, ASharedDirectoryStaysShared) {
   EXPECT_EQ(std::filesystem::status(dir.path()).permissions(), std::filesystem::perms(01777));
 }
 
+TEST(JobStore, ADirectoryThatOtherProgramsUseKeepsItsRights) {
+  const TemporaryDir dir;
+  std::filesystem::create_directories(dir / "www");
+  std::filesystem::create_directories(dir / "jobs");
+  WriteFile(dir / "jobs/report.txt", "of another program");
+  for (const std::filesystem::path& path : {dir.path(), dir / "jobs"}) {
+    std::filesystem::permissions(path, std::filesystem::perms(0755));
+  }
+  for (int start = 0; start < 2; ++start) {
+    const JobStore store = JobStore::Open(dir.path());
+    for (const std::filesystem::path& path : {dir.path(), dir / "jobs"}) {
+      EXPECT_EQ(std::filesystem::status(path).permissions(), std::filesystem::perms(0755)) << path;
+    }
+    EXPECT_EQ(std::filesystem::status(dir / "tandem.db").permissions(),
+              std::filesystem::perms(0600));
+  }
+}
+
+TEST(JobStore, ARefusedDirectoryKeepsItsRights) {
+  const TemporaryDir dir;
+  RunSql(dir / "tandem.db", "CREATE TABLE theirs (x)");
+  std::filesystem::permissions(dir.path(), std::filesystem::perms(0755));
+
+  ExpectError(ErrorCode::kDataLoss, {"a database of another program"},
+              [&] { JobStore::Open(dir.path()); });
+  EXPECT_EQ(std::filesystem::status(dir.path()).permissions(), std::filesystem::perms(0755));
+}
+
 TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
   const TemporaryDir dir;
   { JobStore::Open(dir.path()); }
@@ -217,7 +245,7 @@ TEST(JobStore, ForeignDatabaseIsRefused) {
   const TemporaryDir dir;
   RunSql(dir / "tandem.db", "CREATE TABLE theirs (x)");
 
-  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "not this server's"},
+  ExpectError(ErrorCode::kDataLoss, {"tandem.db", "of another program"},
               [&] { JobStore::Open(dir.path()); });
 }
 

@@ -30,7 +30,7 @@ std::string Refusal(const std::string& text) {
 TEST(ParseJsonObjectTest, AnObjectMayHaveSixteenThousandNamesAndNoMore) {
   EXPECT_EQ(ParseJsonObject(ObjectOf(16 << 10)).size(), size_t{16} << 10);
 
-  EXPECT_NE(Refusal(ObjectOf((16 << 10) + 1)).find("an object with more than 16384 names"),
+  EXPECT_NE(Refusal(ObjectOf((16 << 10) + 1)).find("an object with more than 16384 fields"),
             std::string::npos);
 }
 

@@ -239,8 +239,8 @@ TEST(Requests, ReportTheFirstFaultInTheOrderOfTheTable) {
       {"max_tokens", "0"},
       {"temperature", "9"},
       {"top_p", "9"},
-      {"top_k", "-9"},
       {"min_p", "9"},
+      {"top_k", "-9"},
       {"n", "0"},
       {"seed", "0.5"},
       {"stop", "1"},
@@ -319,7 +319,7 @@ TEST(ChatRequest, TakesDefaultsNullsAndWholeFloats) {
 
   const ChatRequest request = ParseChatRequest(body, kLimits);
 
-  EXPECT_FALSE(request.generation.temperature);
+  EXPECT_FALSE(request.generation.sampling[0]);  // temperature
   EXPECT_EQ(request.generation.n, 2);
   EXPECT_EQ(request.max_tokens, 9);
   EXPECT_EQ(request.generation.stop.strings, std::vector<std::string>{"x"});
@@ -359,6 +359,16 @@ TEST(JsonBody, RefusesWhatIsNotOneObject) {
     }
   }
   EXPECT_EQ(ParseJsonObject("{\"a\": \"]]]]]\\\"[[\"}")["a"], "]]]]]\"[[");
+}
+
+TEST(ErrorBody, AFullDiskIs507AndNamesNoPath) {
+  const ErrorReply full = MakeErrorReply(
+      Error(ErrorCode::kIo, "could not write /srv/x: No space").WithReason("insufficient_storage"),
+      "r");
+  EXPECT_EQ(full.status, 507);
+  EXPECT_EQ(full.code, "insufficient_storage");
+  EXPECT_EQ(full.body.find("/srv"), std::string::npos);
+  EXPECT_EQ(MakeErrorReply(Error(ErrorCode::kIo, "could not read /srv/x"), "r").status, 500);
 }
 
 TEST(ErrorBody, AlwaysHasItsFourKeysAndHidesOurOwnFaults) {

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr ModelLimits kLimits = {128, 1000};
+constexpr ModelLimits kModelLimits = {128, 1000};
 
 Json ChatWith(const std::string& name, const Json& value) {
   Json body = Json::parse(R"({"messages": [{"role": "user", "content": "hi"}]})");
@@ -69,8 +69,9 @@ const char* const kNamesOfOtherServers[] = {"structured_outputs",
 
 TEST(UnservedFields, FieldsThatChangeAnAnswerAreRefusedByBothRoutes) {
   for (const char* name : kNamesOfOtherServers) {
-    ExpectUnsupported(name, [&] { ParseChatRequest(ChatWith(name, "x"), kLimits); });
-    ExpectUnsupported(name, [&] { ParseCompletionRequest(CompletionWith(name, "x"), kLimits); });
+    ExpectUnsupported(name, [&] { ParseChatRequest(ChatWith(name, "x"), kModelLimits); });
+    ExpectUnsupported(name,
+                      [&] { ParseCompletionRequest(CompletionWith(name, "x"), kModelLimits); });
   }
 }
 
@@ -82,27 +83,28 @@ TEST(UnservedFields, EveryRowAcceptsNullAndItsNeutralValuesAndRefusesOthers) {
     neutral.push_back(nullptr);
     if (field.in_chat) {
       for (const Json& value : neutral) {
-        EXPECT_TRUE(ParseChatRequest(ChatWith(name, value), kLimits).ignored.empty()) << value;
+        EXPECT_TRUE(ParseChatRequest(ChatWith(name, value), kModelLimits).ignored.empty()) << value;
       }
-      ExpectUnsupported(name, [&] { ParseChatRequest(ChatWith(name, "strange"), kLimits); });
+      ExpectUnsupported(name, [&] { ParseChatRequest(ChatWith(name, "strange"), kModelLimits); });
     }
     if (field.in_completions) {
       for (const Json& value : neutral) {
-        EXPECT_TRUE(ParseCompletionRequest(CompletionWith(name, value), kLimits).ignored.empty())
+        EXPECT_TRUE(
+            ParseCompletionRequest(CompletionWith(name, value), kModelLimits).ignored.empty())
             << value;
       }
-      ExpectUnsupported(name,
-                        [&] { ParseCompletionRequest(CompletionWith(name, "strange"), kLimits); });
+      ExpectUnsupported(
+          name, [&] { ParseCompletionRequest(CompletionWith(name, "strange"), kModelLimits); });
     }
   }
 }
 
 TEST(UnservedFields, TheMessageSaysWhatToUseInstead) {
   try {
-    ParseCompletionRequest(CompletionWith("repeat_penalty", 1.1), kLimits);
+    ParseCompletionRequest(CompletionWith("repeat_penalty", 1.1), kModelLimits);
     FAIL() << "accepted";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "repeat_penalty is not served: use repetition_penalty");
+    EXPECT_STREQ(error.what(), "repeat_penalty is not supported: use repetition_penalty");
   }
 }
 

@@ -139,7 +139,7 @@ TEST_F(Checkpoints, WithoutRoomNothingIsWritten) {
     ADD_FAILURE() << "was saved";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_NE(std::string(error.what()).find("room for 1000"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("only 1000 free"), std::string::npos) << error.what();
   }
   EXPECT_EQ(Newest(store)->step, 10);
   EXPECT_FALSE(fs::exists(Dir() / "000000000020"));

@@ -11,7 +11,6 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 #include "training/data/content_words.h"
-#include "training/data/grain_permutation.h"
 #include "training/data/packer.h"
 #include "training/data/permutation.h"
 #include "training/data/sample_maker.h"
@@ -81,33 +80,6 @@ TEST(Permute, DependsOnTheSeedAndMovesAlmostEverything) {
 
   EXPECT_LT(same_as_identity, 20);
   EXPECT_LT(same_as_other_seed, 20);
-}
-
-// Grain's own golden of five records in two epochs with seed 32, and other orders from Grain.
-TEST(GrainPermute, GivesGrainsOrder) {
-  const auto order = [](uint32_t seed, int64_t n) {
-    std::vector<int64_t> images;
-    for (int64_t i = 0; i < n; ++i) images.push_back(GrainPermute(seed, n, i));
-    return images;
-  };
-  EXPECT_EQ(order(32, 5), (std::vector<int64_t>{2, 4, 3, 0, 1}));
-  EXPECT_EQ(order(33, 5), (std::vector<int64_t>{0, 2, 4, 1, 3}));
-  EXPECT_EQ(order(32, 3), (std::vector<int64_t>{2, 1, 0}));
-  EXPECT_EQ(order(32, 2), (std::vector<int64_t>{0, 1}));
-  EXPECT_EQ(order(32, 1), (std::vector<int64_t>{0}));
-}
-
-TEST(GrainPermute, RepeatsGrainsOneDuplicateThatOursHasNot) {
-  const auto missing = [](int64_t n, const auto& permute) {
-    std::set<int64_t> seen;
-    for (int64_t i = 0; i < n; ++i) seen.insert(permute(n, i));
-    return n - static_cast<int64_t>(seen.size());
-  };
-  const auto grain = [](int64_t n, int64_t i) { return GrainPermute(42, n, i); };
-  EXPECT_EQ(missing(65537, grain), 1);
-  EXPECT_EQ(missing(65536, grain), 0);
-  EXPECT_EQ(missing(65538, grain), 0);
-  EXPECT_EQ(missing(65537, [](int64_t n, int64_t i) { return Permute(42, n, i); }), 0);
 }
 
 // Sample i: `length` tokens 1000 i, 1000 i + 1, …

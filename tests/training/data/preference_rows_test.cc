@@ -7,6 +7,7 @@
 
 #include "engine/base/error.h"
 #include "tests/training/data/chat_tokenizer.h"
+#include "tests/training/data/fault.h"
 #include "training/data/json_rows.h"
 #include "training/data/packer.h"
 #include "training/data/pair.h"
@@ -16,15 +17,6 @@ namespace tandem::training {
 namespace {
 
 using nlohmann::ordered_json;
-
-std::string Fault(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 Example Parse(const std::string& row, RowFormat format, bool as_chat = false) {
   ExampleOptions options;
@@ -128,13 +120,14 @@ TEST(PreferenceRows, FaultsNameWhatIsWrong) {
             "non_preferred_output is the same as preferred_output, so neither is preferred");
   EXPECT_EQ(openai("[]", good, bad), "'input' must be an object with messages");
   EXPECT_EQ(openai("{}", good, bad), "input.messages is missing");
-  EXPECT_EQ(openai(R"({"messages":[]})", good, bad), "input.messages has no message");
+  EXPECT_EQ(openai(R"({"messages":[]})", good, bad),
+            "input.messages must have at least one message");
   EXPECT_NE(openai(R"({"messages":[{"role":"king","content":"Q"}]})", good, bad)
                 .find("input.messages[0].role must be"),
             std::string::npos);
-  EXPECT_EQ(openai(input, "[]", bad), "preferred_output has no message");
+  EXPECT_EQ(openai(input, "[]", bad), "preferred_output must have at least one message");
   EXPECT_EQ(openai(input, R"([{"role":"user","content":"x"}])", bad),
-            "preferred_output[0] must be a message of the assistant: the answer to the prompt");
+            "preferred_output[0] must be a message of the assistant, the answer to the prompt");
   EXPECT_NE(openai(input, good, R"([{"role":"assistant","content":3}])")
                 .find("non_preferred_output[0].content must be a string"),
             std::string::npos);
@@ -143,9 +136,9 @@ TEST(PreferenceRows, FaultsNameWhatIsWrong) {
   EXPECT_EQ(FaultOf(R"({"chosen":"a b","rejected":"a b"})"),
             "'rejected' is the same as 'chosen', so neither is preferred");
   EXPECT_EQ(FaultOf(R"({"chosen":" ","rejected":"b"})"),
-            "'chosen' is empty, so there is nothing to learn");
+            "'chosen' is empty, so it has nothing to learn");
   EXPECT_EQ(FaultOf(R"({"chosen":"a","rejected":)" + bad + "}"),
-            "'chosen' and 'rejected' must both be texts, or both messages");
+            "'chosen' and 'rejected' must both be texts or both be messages");
   EXPECT_EQ(FaultOf(R"({"chosen":3,"rejected":"b"})"), "chosen must be a list of messages");
   EXPECT_EQ(FaultOf(R"({"chosen":[{"role":"user","content":"Q"},{"role":"assistant","content":"a"}],
                         "rejected":[{"role":"user","content":"R"},
@@ -156,12 +149,13 @@ TEST(PreferenceRows, FaultsNameWhatIsWrong) {
                             {"role":"assistant","content":"a"}],
                   "rejected":[{"role":"system","content":"S"},{"role":"user","content":"R"},
                               {"role":"assistant","content":"b"}]})")
-          .find("chosen[1] is where the chats begin to differ, and no message of the assistant"),
+          .find(
+              "chosen[1] is the first difference of the chats but not a message of the assistant"),
       std::string::npos);
   EXPECT_NE(FaultOf(R"({"chosen":[{"role":"user","content":"Q"}],
                         "rejected":[{"role":"user","content":"Q"},
                                     {"role":"assistant","content":"b"}]})")
-                .find("or its beginning"),
+                .find("or its prefix"),
             std::string::npos);
 }
 
@@ -175,7 +169,7 @@ TEST(PreferenceRows, FormatsAreToldApart) {
             RowFormat::kOpenAiPreference);
   EXPECT_EQ(format(R"({"a":"x","b":"y"})", {"a", "b"}), RowFormat::kPreference);
   EXPECT_EQ(format(R"({"a":{},"b":[],"c":[]})", {"a", "b", "c"}), RowFormat::kOpenAiPreference);
-  EXPECT_NE(Fault([&] { format(R"({"messages":1})"); }).find("no known format of pairs among"),
+  EXPECT_NE(Fault([&] { format(R"({"messages":1})"); }).find("match no known format of pairs"),
             std::string::npos);
   EXPECT_NE(
       Fault([] {
@@ -317,7 +311,7 @@ TEST(PackerOfPairs, CutsOrDropsAPairAsOne) {
     EXPECT_EQ(cut.at(i).first, std::min<int64_t>(8, 6 + i % 5)) << i;
     EXPECT_EQ(cut.at(i).second, std::min<int64_t>(8, 5 + i % 7)) << i;
   }
-  EXPECT_NE(Fault([&] { rows(Overflow::kError); }).find("tokens and a row only 8"),
+  EXPECT_NE(Fault([&] { rows(Overflow::kError); }).find("tokens, but a row holds only 8"),
             std::string::npos);
 }
 
@@ -378,7 +372,7 @@ TEST_F(PairSource, BadAndLongPairsAreCountedAsOne) {
 
   options_.overflow = Overflow::kError;
   options_.on_bad_row = OnBadRow::kError;
-  EXPECT_NE(Fault([&] { Open(rows); }).find("line 3: has 16 tokens, and a row holds 10"),
+  EXPECT_NE(Fault([&] { Open(rows); }).find("line 3: has 16 tokens, but a row holds only 10"),
             std::string::npos);
 }
 

@@ -31,11 +31,10 @@ class RowSourceTest : public testing::Test {
 
   std::unique_ptr<RowSource> Open(const std::string& text, const RowSource::Visit& visit = {}) {
     text_ = text;
-    return RowSource::Open(
-        JsonRows::Of(text_, "rows"),
-        std::make_shared<const SampleEncoder>(engine::ChatTemplate::Compile(template_), *tokenizer_,
-                                              EncoderOptions{}),
-        options_, pool_, &report_, visit);
+    return RowSource::Open(JsonRows::Of(text_, "rows"),
+                           std::make_shared<const SampleEncoder>(
+                               engine::ChatTemplate::Compile(template_), *tokenizer_, encoder_),
+                           options_, pool_, &report_, visit);
   }
 
   std::string Fault(const std::string& text) {
@@ -51,6 +50,7 @@ class RowSourceTest : public testing::Test {
   ThreadPool pool_{2};
   const char* template_ = tests::kChatMl;
   RowOptions options_;
+  EncoderOptions encoder_;
   DataReport report_;
   std::string text_;
 };
@@ -63,6 +63,34 @@ TEST_F(RowSourceTest, ACancelledCheckReadsNoFurtherRow) {
 
   EXPECT_EQ(Fault(text), "rows: check cancelled");
   EXPECT_LT(n_asked, 1000);  // only the rows of the first batch
+}
+
+TEST_F(RowSourceTest, ACheckIsCancelledWithinARow) {
+  std::string row = R"({"messages":[)";
+  for (int i = 0; i < 2000; ++i) {
+    row += std::string(i == 0 ? "" : ",") +
+           R"({"role":"user","content":"a"},{"role":"assistant","content":"b"})";
+  }
+  row += "]}\n";
+  std::atomic<int> n_asked = 0;
+  encoder_.is_cancelled = [&](int64_t) { return ++n_asked > 10; };
+
+  EXPECT_EQ(Fault(row), "rows: check cancelled");
+  EXPECT_EQ(n_asked, 11);
+}
+
+TEST_F(RowSourceTest, AChatOfTooManyMessagesIsABadRow) {
+  std::string row = R"({"messages":[)";
+  for (int i = 0; i < 2049; ++i) {
+    row += std::string(i == 0 ? "" : ",") +
+           R"({"role":"user","content":"a"},{"role":"assistant","content":"b"})";
+  }
+
+  const std::string fault = Fault(row + "]}\n");
+
+  EXPECT_NE(fault.find("line 1: messages has 4098 messages, and a chat may have 4096: split it"),
+            std::string::npos)
+      << fault;
 }
 
 TEST_F(RowSourceTest, ListsBadRowsUpToFifty) {
@@ -85,7 +113,7 @@ TEST_F(RowSourceTest, LeavesBadRowsOutWhenToldTo) {
   EXPECT_EQ(source->Where(0), "line 2");
   EXPECT_EQ(source->Where(1), "line 4");
   EXPECT_EQ(report_.bad_rows, 2);
-  EXPECT_NE(Fault("{}\n{}\n").find("no sample to train on is left of 2 rows"), std::string::npos);
+  EXPECT_NE(Fault("{}\n{}\n").find("none of 2 rows gives a sample to train on"), std::string::npos);
 }
 
 TEST_F(RowSourceTest, SamplesThatAreTruncatedToNothingAreLeftOut) {
@@ -121,7 +149,7 @@ TEST_F(RowSourceTest, LongSamplesAreDroppedOrRefusedAsTheSpecSays) {
   options_.overflow = Overflow::kDrop;
   EXPECT_EQ(Open(text)->size(), 1);
   options_.overflow = Overflow::kError;
-  EXPECT_NE(Fault(text).find("line 2: has 82 tokens, and a row holds 40"), std::string::npos)
+  EXPECT_NE(Fault(text).find("line 2: has 82 tokens, but a row holds only 40"), std::string::npos)
       << Fault(text);
 }
 
@@ -271,14 +299,28 @@ TEST_F(TokFileTest, IsRefusedForAnotherTokenizerTemplateOrOption) {
   const fs::path path = Write(Identity());
   TokIdentity other = Identity();
   other.tokenizer_sha256 = "u";
-  EXPECT_NE(Fault(path, other).find("with another tokenizer"), std::string::npos);
+  EXPECT_NE(Fault(path, other).find("with a different tokenizer"), std::string::npos);
   other = Identity();
   other.template_sha256 = "d";
-  EXPECT_NE(Fault(path, other).find("with another chat template"), std::string::npos);
+  EXPECT_NE(Fault(path, other).find("with a different chat template"), std::string::npos);
   other = Identity();
   other.options = R"({"turns":1,"eos":1})";
-  EXPECT_NE(Fault(path, other).find("with other options (turns '0', now '1')"), std::string::npos)
+  EXPECT_NE(Fault(path, other).find("with different options (turns '0', now '1')"),
+            std::string::npos)
       << Fault(path, other);
+}
+
+TEST_F(TokFileTest, IsRefusedWhenAnotherVersionOfTheEncoderPreparedIt) {
+  TokIdentity now = Identity();
+  now.options = R"({"encoder_version":3,"turns":0,"eos":1})";
+  TokIdentity earlier = now;
+  earlier.options = R"({"encoder_version":2,"turns":0,"eos":1})";
+
+  EXPECT_NE(Fault(Write(Identity()), now).find("(encoder_version 1, now 3); run `tandem data"),
+            std::string::npos);
+  EXPECT_NE(Fault(Write(earlier), now).find("(encoder_version 2, now 3); run `tandem data"),
+            std::string::npos);
+  EXPECT_EQ(Fault(Write(now), now), "");
 }
 
 TEST_F(TokFileTest, ABrokenFileIsRefusedWhereverItIsBroken) {

@@ -8,6 +8,7 @@
 #include "engine/io/atomic_write.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
+#include "tests/training/data/fault.h"
 #include "training/data/example.h"
 #include "training/data/json_rows.h"
 #include "training/data/row_format.h"
@@ -20,15 +21,6 @@ using nlohmann::ordered_json;
 
 fs::path Fixture(const char* name) {
   return tests::SourceDir() / "tests" / "training" / "data" / "fixtures" / name;
-}
-
-std::string Fault(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 TEST(JsonRows, NumbersLinesAsAnEditorDoes) {
@@ -78,7 +70,7 @@ TEST(JsonRows, RefusesALineTooLongWithoutReadingIt) {
   const auto rows = JsonRows::Of(text, "f");
 
   ASSERT_EQ(rows->size(), 3);
-  EXPECT_NE(Fault([&] { rows->Read(1); }).find("at most 16777216 are read"), std::string::npos);
+  EXPECT_NE(Fault([&] { rows->Read(1); }).find("the limit is 16777216"), std::string::npos);
   EXPECT_EQ(rows->Read(2)["a"], 3);
 }
 
@@ -93,10 +85,9 @@ TEST(RowFormat, IsToldByColumns) {
   EXPECT_EQ(format("prompt_completion.jsonl"), RowFormat::kPromptCompletion);
   EXPECT_EQ(format("text.jsonl"), RowFormat::kText);
   EXPECT_EQ(Fault([] { DetectFormat(*JsonRows::Of("{\"x\":1,\"y\":2}", "f"), {}); }),
-            "f: no known format among the columns 'x', 'y'; name it with data.format and "
-            "data.columns");
+            "f: the columns 'x', 'y' match no known format; set data.format and data.columns");
   EXPECT_NE(
-      Fault([] { DetectFormat(*JsonRows::Of("{\"chosen\":1}", "f"), {}); }).find("preferences"),
+      Fault([] { DetectFormat(*JsonRows::Of("{\"chosen\":1}", "f"), {}); }).find("preference rows"),
       std::string::npos);
 }
 
@@ -175,23 +166,23 @@ TEST(Example, SaysWhatIsWrongWithEveryBadLine) {
       "JSON: ",
       "JSON: ",
       "duplicate name 'messages'",
-      "messages has no message",
+      "messages must have at least one message",
       "messages must be a list",
       "'messages' is missing",
-      "must be a JSON object, is array",
+      "must be a JSON object, got array",
       "messages[0].role must be system, developer, user, assistant or tool, got 'human'",
       "nothing to learn",
       "must end with a message of the assistant, ends with one of the user",
       "weight 0 on every message",
-      "messages[1].weight must be 0 or 1, is '0.5'",
-      "messages[0].weight is for messages of the assistant",
+      "messages[1].weight must be 0 or 1, got '0.5'",
+      "messages[0].weight is only allowed on messages of the assistant",
       "messages[1].content is required",
       "messages[0].content is required",
       "messages[0].content[0] has type 'image_url'",
       "messages[1].tool_calls[0].function.arguments",
       "messages[1].content is required",
       "tools[0].function must be an object",
-      "messages[1].function_call is the old form"};
+      "messages[1].function_call is the legacy form"};
 
   ASSERT_EQ(rows->size(), static_cast<int64_t>(expected.size()));
   ExampleOptions options;

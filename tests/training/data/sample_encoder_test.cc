@@ -52,12 +52,29 @@ class SampleEncoderTest : public testing::Test {
   std::unique_ptr<engine::Tokenizer> tokenizer_ = tests::ChatTokenizer();
 };
 
-constexpr const char* kTwoTurns =
+constexpr const char* kTwoAnswers =
     R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},
         {"role":"user","content":"c"},{"role":"assistant","content":"d"}])";
 
+TEST_F(SampleEncoderTest, TheBytesOfEveryRenderingAndTokenisationAreReported) {
+  int64_t n_calls = 0;
+  int64_t n_bytes = 0;
+  EncoderOptions options;
+  options.is_cancelled = [&](int64_t n) {
+    ++n_calls;
+    n_bytes += n;
+    return false;
+  };
+  const Sample sample = Encoder(kChatMl, options).Encode(Chat(kTwoAnswers));
+
+  // The whole chat, two prompts and one earlier answer are rendered. The whole is tokenised, and
+  // the texts up to three boundaries of answers.
+  EXPECT_EQ(n_calls, 2 * 4 + 4);
+  EXPECT_GT(n_bytes, 5 * std::ssize(sample.tokens));
+}
+
 TEST_F(SampleEncoderTest, AnswersAndTheEndOfTheirTurnAreTrained) {
-  EXPECT_EQ(Marked(Encoder(kChatMl).Encode(Chat(kTwoTurns))),
+  EXPECT_EQ(Marked(Encoder(kChatMl).Encode(Chat(kTwoAnswers))),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n[b<|im_end|>]\n"
             "<|im_start|>user\nc<|im_end|>\n<|im_start|>assistant\n[d<|im_end|>]\n");
 }
@@ -86,7 +103,7 @@ TEST_F(SampleEncoderTest, GenerationBlocksSayWhatIsTrained) {
       "%}"
       "{{ '\n' }}{% endfor %}";
 
-  EXPECT_EQ(Marked(Encoder(source).Encode(Chat(kTwoTurns))),
+  EXPECT_EQ(Marked(Encoder(source).Encode(Chat(kTwoAnswers))),
             "user:a\nassistant:[b<|end|>]\nuser:c\nassistant:[d<|end|>]\n");
   EXPECT_EQ(Marked(Encoder(source).Encode(
                 Chat(R"([{"role":"user","content":"a"},{"role":"assistant","content":"b"},
@@ -99,21 +116,21 @@ TEST_F(SampleEncoderTest, AGenerationBlockInAMacroIsRefused) {
       "{% macro say(m) %}{% generation %}{{ m.content }}{% endgeneration %}{% endmacro %}"
       "{% for m in messages %}{{ say(m) }}{% endfor %}";
 
-  EXPECT_NE(Fault(Encoder(source), Chat(kTwoTurns)).find("inside a macro"), std::string::npos);
+  EXPECT_NE(Fault(Encoder(source), Chat(kTwoAnswers)).find("inside a macro"), std::string::npos);
 }
 
 TEST_F(SampleEncoderTest, AChatWhoseEarlierAnswersAreRewrittenHasNoWholeSample) {
   const SampleEncoder encoder = Encoder(tests::kDropsThoughts);
 
-  EXPECT_FALSE(encoder.EncodeWhole(Chat(kTwoTurns).chat));
-  const std::string fault = Fault(encoder, Chat(kTwoTurns));
+  EXPECT_FALSE(encoder.EncodeWhole(Chat(kTwoAnswers).chat));
+  const std::string fault = Fault(encoder, Chat(kTwoAnswers));
   EXPECT_TRUE(fault.starts_with("messages[1]: ")) << fault;
   EXPECT_NE(fault.find("data.turns=auto"), std::string::npos);
 }
 
 TEST_F(SampleEncoderTest, OneAnswerIsTrainedAsTheTemplateWritesItWhenNothingFollows) {
   const SampleEncoder encoder = Encoder(tests::kDropsThoughts);
-  const Conversation chat = Chat(kTwoTurns).chat;
+  const Conversation chat = Chat(kTwoAnswers).chat;
 
   EXPECT_EQ(
       Marked(encoder.EncodeChat(UpTo(chat, 1))),
@@ -142,7 +159,7 @@ TEST_F(SampleEncoderTest, AnswersStandBehindTheThoughtThatThePromptOpens) {
 
 TEST_F(SampleEncoderTest, AChatOfSeveralAnswersBehindOpenedThoughtsHasNoWholeSample) {
   const SampleEncoder encoder = Encoder(tests::kOpensThought);
-  const Conversation chat = Chat(kTwoTurns).chat;
+  const Conversation chat = Chat(kTwoAnswers).chat;
 
   EXPECT_FALSE(encoder.EncodeWhole(chat));
   EXPECT_EQ(Marked(encoder.EncodeChat(UpTo(chat, 3))),
@@ -155,7 +172,7 @@ TEST_F(SampleEncoderTest, ATemplateThatAsksForOtherWordsThanItWritesIsRefused) {
   const std::string source =
       "{% for m in messages %}{{ m.role }}:{{ m.content }}<|end|>{% endfor %}"
       "{% if add_generation_prompt %}assistant:Sure, {% endif %}";
-  const std::string fault = Fault(Encoder(source), Chat(kTwoTurns));
+  const std::string fault = Fault(Encoder(source), Chat(kTwoAnswers));
 
   EXPECT_TRUE(fault.starts_with("messages[1]: ")) << fault;
   EXPECT_NE(fault.find("{% generation %}"), std::string::npos);
@@ -184,7 +201,7 @@ TEST_F(SampleEncoderTest, AChatWithoutAnEndGetsOne) {
   EncoderOptions options;
   options.eos = 259;
 
-  EXPECT_EQ(Marked(Encoder(source, options).Encode(Chat(kTwoTurns))),
+  EXPECT_EQ(Marked(Encoder(source, options).Encode(Chat(kTwoAnswers))),
             "user:a\nassistant:[b\n]user:c\nassistant:[d\n<|end|>]");
 }
 
@@ -210,7 +227,7 @@ TEST_F(SampleEncoderTest, OfPlainExamplesTheCompletionIsTrained) {
 
   EXPECT_EQ(Marked(sample), "<|im_start|>ab\n[\nc<|end|>]");
   EXPECT_EQ(std::count(sample.tokens.begin(), sample.tokens.end(), 256), 0);
-  EXPECT_NE(Fault(encoder, Chat(kTwoTurns)).find("no chat template"), std::string::npos);
+  EXPECT_NE(Fault(encoder, Chat(kTwoAnswers)).find("no chat template"), std::string::npos);
 }
 
 // A template's clock is fixed, so that a resumed run sees the same text.
@@ -220,7 +237,7 @@ TEST_F(SampleEncoderTest, ATemplatesClockStandsStill) {
   const std::string source = std::string("{{ strftime_now('%d %b %Y') }}") + kChatMl;
 
   EXPECT_TRUE(
-      Marked(Encoder(source, options).Encode(Chat(kTwoTurns))).starts_with("26 Jul 2024<|"));
+      Marked(Encoder(source, options).Encode(Chat(kTwoAnswers))).starts_with("26 Jul 2024<|"));
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST(Shards, AMissingShardIsAnError) {
             std::string::npos);
 
   fs::rename(dir / "train-00002-of-00003.parquet", dir / "train-00001-of-00003.parquet");
-  EXPECT_NE(FaultText(ErrorCode::kInvalidArgument, list).find("there are 2 of 3"),
+  EXPECT_NE(FaultText(ErrorCode::kInvalidArgument, list).find("the directory has 2 of 3"),
             std::string::npos);
 }
 
@@ -100,7 +100,8 @@ TEST(Shards, LinesOfJsonAreRowsToo) {
   EXPECT_EQ(Names(ListShards(dir.path(), "test")), Strs{"test-00000-of-00001.jsonl"});
   const std::string fault =
       FaultText(ErrorCode::kInvalidArgument, [&] { ListShards(dir.path(), "dev"); });
-  EXPECT_NE(fault.find("no split 'dev', but 'extra, test, train, validation'"), std::string::npos)
+  EXPECT_NE(fault.find("no split 'dev'; its splits are 'extra, test, train, validation'"),
+            std::string::npos)
       << fault;
 
   Write(dir / "data/train.parquet", "");

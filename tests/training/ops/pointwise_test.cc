@@ -157,7 +157,7 @@ TEST(PointwiseBackward, ColumnSumsAddRowsInOrder) {
 TEST(Dropout, DependsOnSampleAndPositionAloneAndKeepsTheMean) {
   constexpr int64_t kCols = 250;
   const Floats x(2 * kCols, 1.0f);
-  const DropoutKey key{.seed = 42, .epoch = 1, .op = 7};
+  const DropoutKey key{.seed = 42, .op = 7};
   const std::vector<DropoutRow> rows = {{.sample = 3, .position = 9}, {.sample = 4, .position = 9}};
   const std::vector<DropoutRow> swapped = {rows[1], rows[0]};
 
@@ -185,7 +185,7 @@ TEST(Dropout, OfRoundedRowsIsThatOfTheirValuesRoundedOnce) {
   constexpr int64_t kRows = 40;
   constexpr int64_t kCols = 37;
   constexpr int64_t kStride = 38;
-  const DropoutKey key{.seed = 42, .epoch = 1, .op = 7};
+  const DropoutKey key{.seed = 42, .op = 7};
   std::vector<DropoutRow> rows;
   for (uint32_t r = 0; r < kRows; ++r) rows.push_back({.sample = r / 7, .position = r});
   const Floats random = RandomFloats(kRows * kCols, 6);
@@ -211,17 +211,22 @@ TEST(Dropout, OfRoundedRowsIsThatOfTheirValuesRoundedOnce) {
   });
 }
 
-TEST(Dropout, OtherOpsAndEpochsDrawOtherMasks) {
+// The same sample has another number in every epoch.
+TEST(Dropout, OtherOpsSeedsAndSampleNumbersDrawOtherMasks) {
   constexpr int64_t kCols = 128;
   const Floats x(kCols, 1.0f);
-  const std::vector<DropoutRow> rows = {{.sample = 0, .position = 0}};
+  struct Case {
+    DropoutKey key;
+    uint64_t sample;
+  };
   ThreadPool pool(1);
   engine::OpsContext ops(*engine::RunnableKernelTables().back(), pool);
   std::vector<Floats> seen;
-  for (const DropoutKey key :
-       {DropoutKey{1, 0, 0}, DropoutKey{1, 0, 1}, DropoutKey{1, 1, 0}, DropoutKey{2, 0, 0}}) {
+  for (const Case& c : {Case{{.seed = 1, .op = 0}, 0}, Case{{.seed = 1, .op = 1}, 0},
+                        Case{{.seed = 2, .op = 0}, 0}, Case{{.seed = 1, .op = 0}, 5}}) {
+    const std::vector<DropoutRow> rows = {{.sample = c.sample, .position = 0}};
     Floats y(kCols);
-    Dropout(ops, x.data(), rows, kCols, 0.5f, key, y.data(), false);
+    Dropout(ops, x.data(), rows, kCols, 0.5f, c.key, y.data(), false);
     for (const Floats& other : seen) EXPECT_NE(y, other);
     seen.push_back(y);
   }

@@ -7,9 +7,9 @@
 #include <cstring>
 #include <functional>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "training/lora/lora.h"
 #include "training/program/executor.h"
 #include "training/step/parameters.h"
@@ -34,7 +34,7 @@ struct Case {
 
 // 37 * 77 bits are not a whole number of bytes.
 engine::ModelConfig ConfigOf(const Case& c) {
-  engine::ModelConfig config = engine::TinyModelConfig(c.family);
+  engine::ModelConfig config = bench::TinyModelConfig(c.family);
   config.ffn_dim = 77;
   config.dropout = 0.1f;
   if (c.family == "gpt2") config.activation = engine::Activation::kRelu;

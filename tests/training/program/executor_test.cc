@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "training/step/trainer.h"
 
 namespace tandem::training {
@@ -58,7 +58,7 @@ struct Model {
 std::vector<Model> Models() {
   std::vector<Model> models;
   for (const engine::FamilySpec* family : engine::Families()) {
-    models.push_back({family->name, engine::TinyModelConfig(family->name)});
+    models.push_back({family->name, bench::TinyModelConfig(family->name)});
   }
   return models;
 }
@@ -250,7 +250,7 @@ TEST(Executor, ThreadCountChangesNoBit) {
 }
 
 TEST(Executor, DropoutDoesNotDependOnPacking) {
-  Model model = {"minigpt", engine::TinyMiniGptConfig()};
+  Model model = {"minigpt", bench::TinyMiniGptConfig()};
   model.config.dropout = 0.3f;
   const auto samples = Samples(kLengths, model.config.vocab_size);
   const MicroBatch together = BatchOf(samples, 0, 0);

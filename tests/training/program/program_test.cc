@@ -5,7 +5,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "engine/model/random_model.h"
+#include "bench/models/random_model.h"
 #include "tests/support/paths.h"
 #include "training/lora/lora.h"
 
@@ -17,7 +17,7 @@ using engine::DType;
 Program RecordTiny(std::string_view family_name, DType dtype, std::vector<bool> trained = {},
                    int64_t lora_rank = 0) {
   const engine::FamilySpec& family = engine::FindFamilyByName(family_name);
-  const engine::ModelConfig config = engine::TinyModelConfig(family_name);
+  const engine::ModelConfig config = bench::TinyModelConfig(family_name);
   RecordOptions options;
   options.rows = 64;
   options.row_length = 32;

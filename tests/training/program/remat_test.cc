@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
-#include "engine/model/random_model.h"
 #include "training/lora/lora.h"
 #include "training/program/executor.h"
 #include "training/program/passes.h"
@@ -20,7 +20,7 @@ constexpr int64_t kRows = 64;
 constexpr size_t kPolicies = static_cast<size_t>(RematPolicy::kAuto);  // all but kAuto
 
 engine::ModelConfig DeepConfig(std::string_view family) {
-  engine::ModelConfig config = engine::TinyModelConfig(family);
+  engine::ModelConfig config = bench::TinyModelConfig(family);
   config.n_layers = 4;
   config.dropout = 0.2f;
   config.embedding_dropout = 0.1f;
@@ -81,18 +81,17 @@ struct Batch {
     view.weights = weights;
     view.sources = sources;
     view.dropout_seed = 9;
-    view.epoch = 2;
     return view;
   }
 };
 
-struct Outcome {
+struct TwoSteps {
   double loss = 0;
   std::vector<float> gradients;
 };
 
 // Two steps: the second starts with old values in its arena.
-Outcome RunProgram(const Program& program) {
+TwoSteps RunProgram(const Program& program) {
   const engine::FamilySpec& family = engine::FindFamilyByName(program.family);
   const engine::ModelConfig config = DeepConfig(program.family);
   ThreadPool pool(2);
@@ -104,7 +103,7 @@ Outcome RunProgram(const Program& program) {
   const auto ropes = engine::MakeRopeTables(family, config, kRows);
   Executor executor(program, ops, ropes, parameters.weights(), parameters.gradients());
   const Batch batch(config.vocab_size);
-  Outcome outcome;
+  TwoSteps outcome;
   for (int step = 0; step < 2; ++step) {
     executor.Evaluate(batch.View(), nullptr);
     outcome.loss += executor.Train(batch.View(), 0.05f).weighted_loss;
@@ -118,7 +117,7 @@ Outcome RunProgram(const Program& program) {
   return outcome;
 }
 
-void ExpectSame(const Outcome& a, const Outcome& b, const std::string& what) {
+void ExpectSameSteps(const TwoSteps& a, const TwoSteps& b, const std::string& what) {
   EXPECT_EQ(a.loss, b.loss) << what;
   ASSERT_EQ(a.gradients.size(), b.gradients.size()) << what;
   EXPECT_EQ(std::memcmp(a.gradients.data(), b.gradients.data(), a.gradients.size() * sizeof(float)),
@@ -135,14 +134,15 @@ TEST(Remat, GradientsAreThoseOfKeepingEverythingBitForBit) {
   for (const engine::FamilySpec* family : engine::Families()) {
     for (const auto& [dtype, rank] :
          {std::pair{DType::kF32, 0}, {DType::kBF16, 0}, {DType::kBF16, 5}, {DType::kF32, 3}}) {
-      const Outcome plain = RunProgram(RecordDeep(family->name, dtype, {}, rank));
+      const TwoSteps plain = RunProgram(RecordDeep(family->name, dtype, {}, rank));
       EXPECT_TRUE(std::any_of(plain.gradients.begin(), plain.gradients.end(),
                               [](float g) { return g != 0; }));
       for (size_t policy = 1; policy < kPolicies; ++policy) {
         const RematOptions remat{.policy = static_cast<RematPolicy>(policy), .every = 3};
         const Program program = RecordDeep(family->name, dtype, remat, rank);
         EXPECT_GT(CountKept(program).remade, 0) << Named(program);
-        ExpectSame(RunProgram(program), plain, Named(program) + " rank " + std::to_string(rank));
+        ExpectSameSteps(RunProgram(program), plain,
+                        Named(program) + " rank " + std::to_string(rank));
       }
     }
   }
@@ -153,8 +153,8 @@ TEST(Remat, GradientsAreThoseOfKeepingEverythingBitForBit) {
 TEST(Remat, GradientsOfAdaptersWithDropoutAreThoseOfKeepingEverythingBitForBit) {
   for (const engine::FamilySpec* family : engine::Families()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const Outcome without = RunProgram(RecordDeep(family->name, dtype, {}, 5));
-      const Outcome plain = RunProgram(RecordDeep(family->name, dtype, {}, 5, 0.3f));
+      const TwoSteps without = RunProgram(RecordDeep(family->name, dtype, {}, 5));
+      const TwoSteps plain = RunProgram(RecordDeep(family->name, dtype, {}, 5, 0.3f));
       EXPECT_NE(plain.gradients, without.gradients) << family->name;
       for (size_t policy = 1; policy < kPolicies; ++policy) {
         const RematOptions remat{.policy = static_cast<RematPolicy>(policy), .every = 3};
@@ -163,7 +163,7 @@ TEST(Remat, GradientsOfAdaptersWithDropoutAreThoseOfKeepingEverythingBitForBit) 
         if (remat.policy == RematPolicy::kFull) {
           EXPECT_TRUE(std::any_of(program.nodes.begin(), program.nodes.end(), again));
         }
-        ExpectSame(RunProgram(program), plain, Named(program));
+        ExpectSameSteps(RunProgram(program), plain, Named(program));
       }
     }
   }
@@ -255,7 +255,7 @@ TEST(Remat, EachPolicyOfTheLadderTakesLessMemoryAndMoreWork) {
 TEST(Remat, AutoFitsEveryBudgetBetweenFullAndNone) {
   const Program none = RecordDeep("llama", DType::kBF16, {});
   const Program full = RecordDeep("llama", DType::kBF16, {.policy = RematPolicy::kFull});
-  const Outcome plain = RunProgram(none);
+  const TwoSteps plain = RunProgram(none);
   int64_t last_flops = INT64_MAX;
   for (int step = 0; step <= 6; ++step) {
     const int64_t budget = full.arena_bytes + (none.arena_bytes - full.arena_bytes) * step / 6;
@@ -264,7 +264,7 @@ TEST(Remat, AutoFitsEveryBudgetBetweenFullAndNone) {
     EXPECT_LE(program.arena_bytes, budget);
     EXPECT_LE(program.recompute_flops(), last_flops);
     last_flops = program.recompute_flops();
-    ExpectSame(RunProgram(program), plain, "auto " + std::to_string(budget));
+    ExpectSameSteps(RunProgram(program), plain, "auto " + std::to_string(budget));
   }
   EXPECT_EQ(last_flops, 0);  // all of it fits
 }

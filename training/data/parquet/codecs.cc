@@ -95,7 +95,7 @@ void Decompress(ParquetCodec codec, std::span<const std::byte> bytes, std::span<
   }
   if (!is_good) {
     place.Broken("a page of " + std::to_string(bytes.size()) + " bytes does not decompress (" +
-                 NameOf(codec) + ") to the " + std::to_string(out.size()) + " it promises");
+                 NameOf(codec) + ") to the declared " + std::to_string(out.size()));
   }
 }
 

@@ -44,8 +44,8 @@ class ChunkDecoder {
   DecodedColumn Decode(std::span<const std::byte> chunk, int64_t n_values, int64_t n_rows) {
     while (n_entries_ < n_values) {
       if (chunk.empty()) {
-        place_.Broken("its pages hold " + std::to_string(n_entries_) + " values of " +
-                      std::to_string(n_values));
+        place_.Broken("its pages have " + std::to_string(n_entries_) + " of " +
+                      std::to_string(n_values) + " values");
       }
       const PageHeader page = ReadPageHeader(chunk, place_);
       const auto body =
@@ -76,8 +76,8 @@ class ChunkDecoder {
       case PageType::kData:
       case PageType::kDataV2:
         if (page.n_values > n_values - n_entries_) {
-          place_.Broken("its pages hold more than the " + std::to_string(n_values) +
-                        " values it promises");
+          place_.Broken("its pages have more than the " + std::to_string(n_values) +
+                        " values it declares");
         }
         page.type == PageType::kData ? DecodeV1(page, body) : DecodeV2(page, body);
         n_entries_ += page.n_values;
@@ -93,8 +93,8 @@ class ChunkDecoder {
   std::span<const std::byte> Open(std::span<const std::byte> body, size_t bytes, bool compressed) {
     if (!compressed || codec_ == ParquetCodec::kUncompressed) {
       if (body.size() != bytes) {
-        place_.Broken("a page of " + std::to_string(body.size()) +
-                      " bytes that is not compressed promises " + std::to_string(bytes));
+        place_.Broken("an uncompressed page of " + std::to_string(body.size()) +
+                      " bytes declares " + std::to_string(bytes));
       }
       return body;
     }
@@ -206,7 +206,7 @@ class ChunkDecoder {
   }
 
   void ReadIndices(PageBytes bytes, uint64_t n) {
-    if (!has_dictionary_) place_.Broken("a page refers to a dictionary that is not there");
+    if (!has_dictionary_) place_.Broken("a page refers to a missing dictionary");
     if (dictionary_size_ == 0) place_.Broken("a page refers to an empty dictionary");
     const auto width = bytes.Value<uint8_t>("dictionary indices");
     const auto expand = [&](const auto& dictionary, auto& to) {
@@ -263,7 +263,7 @@ class ChunkDecoder {
   void ReadStrings(PageBytes bytes, uint64_t n, std::vector<std::string_view>& to) {
     // Every string has a length prefix, so the page's size limits their number.
     if (n > bytes.rest().size() / sizeof(uint32_t)) {
-      place_.Broken("a page of " + std::to_string(bytes.rest().size()) + " bytes promises " +
+      place_.Broken("a page of " + std::to_string(bytes.rest().size()) + " bytes declares " +
                     std::to_string(n) + " strings");
     }
     budget_.Take(n * sizeof(std::string_view), place_);
@@ -272,7 +272,8 @@ class ChunkDecoder {
       to.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
       if (IsValidUtf8(to.back())) continue;
       if (leaf_.is_text) place_.Broken("a string is not UTF-8");
-      place_.Refuse("it holds bytes that are not text; leave the column out");
+      place_.Refuse(
+          "it has bytes that are not text; remove the column from data.columns or the file");
     }
   }
 
@@ -282,8 +283,8 @@ class ChunkDecoder {
     int64_t found = is_flat ? n_entries_ : 0;
     for (const uint8_t level : out_.repetitions) found += level == 0 ? 1 : 0;
     if (found != n_rows || (!is_flat && n_rows > 0 && out_.repetitions[0] != 0)) {
-      place_.Broken("its pages hold " + std::to_string(found) + " rows of " +
-                    std::to_string(n_rows));
+      place_.Broken("its pages have " + std::to_string(found) + " of " + std::to_string(n_rows) +
+                    " rows");
     }
     const auto slots = static_cast<uint64_t>(n_rows) + 1;
     const auto n_entries = static_cast<size_t>(n_entries_);
@@ -331,7 +332,7 @@ std::span<const std::byte> ChunkBytes(std::span<const std::byte> file, size_t da
   if (begin < 0 || chunk.compressed_bytes < 0 || static_cast<uint64_t>(begin) > data_end ||
       static_cast<uint64_t>(chunk.compressed_bytes) > data_end - static_cast<uint64_t>(begin)) {
     place.Broken("its pages, " + std::to_string(chunk.compressed_bytes) + " bytes from byte " +
-                 std::to_string(begin) + ", do not lie before the footer");
+                 std::to_string(begin) + ", are not before the footer");
   }
   return file.subspan(static_cast<size_t>(begin), static_cast<size_t>(chunk.compressed_bytes));
 }
@@ -349,7 +350,7 @@ void DecodeBudget::Take(uint64_t bytes, const ParquetPlace& place) {
 
 std::string RefusalOf(const ColumnChunk& chunk) {
   if (chunk.is_encrypted) return "it is encrypted; write it without encryption";
-  if (chunk.is_elsewhere) return "its values lie in another file, which is not supported";
+  if (chunk.is_elsewhere) return "its values are in another file, which is not supported";
   if (!IsCodecRead(chunk.codec)) {
     return "its compression " + NameOf(chunk.codec) + " is not supported" + kRewrite;
   }

@@ -10,7 +10,7 @@ static_assert(std::endian::native == std::endian::little, "the format's numbers 
 std::span<const std::byte> PageBytes::Take(uint64_t n, const char* what) {
   if (n > left_.size()) {
     place_->Broken("a page ends within " + std::string(what) + ": " + std::to_string(n) +
-                   " bytes are said to follow, " + std::to_string(left_.size()) + " are left");
+                   " bytes are declared, " + std::to_string(left_.size()) + " are left");
   }
   const auto part = left_.first(static_cast<size_t>(n));
   left_ = left_.subspan(part.size());
@@ -23,7 +23,7 @@ HybridReader::HybridReader(std::span<const std::byte> bytes, int bit_width,
                            const ParquetPlace& place, const char* what)
     : left_(bytes), place_(place), what_(what), bit_width_(bit_width) {
   if (bit_width < 0 || bit_width > 32) {
-    Fail("are said to have " + std::to_string(bit_width) + " bits each");
+    Fail("have a declared width of " + std::to_string(bit_width) + " bits");
   }
   mask_ = (uint64_t{1} << bit_width) - 1;
 }

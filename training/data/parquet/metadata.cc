@@ -136,7 +136,7 @@ class FooterReader {
       }
     });
     if (file.schema.empty()) place_.Broken("the footer has no schema");
-    if (!has_rows) place_.Broken("the footer does not say how many rows there are");
+    if (!has_rows) place_.Broken("the footer has no number of rows");
     return file;
   }
 
@@ -168,7 +168,8 @@ class FooterReader {
         case 3: {
           const int32_t repetition = thrift_.I32(field);
           if (repetition < 0 || repetition > 2) {
-            place_.Broken("there is no repetition " + std::to_string(repetition));
+            place_.Broken("a schema element has the unknown repetition " +
+                          std::to_string(repetition));
           }
           element.repetition = static_cast<Repetition>(repetition);
           return true;
@@ -324,7 +325,8 @@ FileMetadata ReadFooter(std::span<const std::byte> file, const ParquetPlace& pla
     place.Refuse("the file is encrypted; write it without encryption");
   }
   if (tail != kMagic || Text(file.first(kMagic.size())) != kMagic) {
-    place.Broken("not a Parquet file, or cut off: it does not begin and end with 'PAR1'");
+    place.Broken(
+        "the file is truncated or not a Parquet file: it does not start and end with 'PAR1'");
   }
   uint32_t length = 0;
   std::memcpy(&length, file.last(kTailBytes).data(), sizeof(length));
@@ -411,7 +413,7 @@ PageHeader ReadPageHeader(std::span<const std::byte> bytes, const ParquetPlace& 
                               : page.type == PageType::kDictionary ? 7
                               : page.type == PageType::kDataV2     ? 8
                                                                    : kind_id;
-  if (kind_id != expected_id) place.Broken("a page does not say what is in it");
+  if (kind_id != expected_id) place.Broken("a page header has no description of its content");
   return page;
 }
 

@@ -40,7 +40,7 @@ void ParquetDataSet::Add(const std::filesystem::path& path) {
   if (columns_.empty()) columns_ = ReadableColumns(*file);
   if (columns_.empty()) {
     throw Error(ErrorCode::kInvalidArgument, file->name() +
-                                                 ": no column of it can be read; there are " +
+                                                 ": none of its columns can be read; it has " +
                                                  Quoted(file->DescribeColumns(), 400));
   }
   rows_.emplace_back(file, columns_, options_);

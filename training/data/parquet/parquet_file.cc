@@ -16,11 +16,11 @@ void CheckRowGroups(const FileMetadata& metadata, const ParquetSchema& schema,
     const RowGroup& group = metadata.row_groups[i];
     const ParquetPlace here{place.text + ": row group " + std::to_string(i)};
     if (group.columns.size() != schema.leaves.size()) {
-      here.Broken(std::to_string(group.columns.size()) + " columns, the schema has " +
+      here.Broken(std::to_string(group.columns.size()) + " columns, but the schema has " +
                   std::to_string(schema.leaves.size()));
     }
     if (group.n_rows < 0 || __builtin_add_overflow(n_rows, group.n_rows, &n_rows)) {
-      here.Broken("it cannot have " + std::to_string(group.n_rows) + " rows");
+      here.Broken("its number of rows, " + std::to_string(group.n_rows) + ", is invalid");
     }
     for (size_t leaf = 0; leaf < group.columns.size(); ++leaf) {
       const ColumnChunk& chunk = group.columns[leaf];
@@ -31,8 +31,8 @@ void CheckRowGroups(const FileMetadata& metadata, const ParquetSchema& schema,
     }
   }
   if (n_rows != metadata.n_rows) {
-    place.Broken("its row groups have " + std::to_string(n_rows) + " rows, the footer says " +
-                 std::to_string(metadata.n_rows));
+    place.Broken("its row groups have " + std::to_string(n_rows) +
+                 " rows, but the footer declares " + std::to_string(metadata.n_rows));
   }
 }
 

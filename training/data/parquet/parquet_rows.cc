@@ -69,12 +69,12 @@ std::vector<const ParquetField*> Choose(const ParquetFile& file,
     const auto found = std::find_if(
         all.begin(), all.end(), [&](const ParquetField& column) { return column.name == name; });
     if (found == all.end()) {
-      throw Error(ErrorCode::kInvalidArgument, file.name() + ": there is no column " +
-                                                   Quoted(name) + "; there are " +
+      throw Error(ErrorCode::kInvalidArgument, file.name() + ": has no column " + Quoted(name) +
+                                                   "; it has " +
                                                    Quoted(file.DescribeColumns(), 400));
     }
     if (!chosen.insert(name).second) {
-      throw Error(ErrorCode::kInvalidArgument, "column " + Quoted(name) + " is asked for twice");
+      throw Error(ErrorCode::kInvalidArgument, "column " + Quoted(name) + " is requested twice");
     }
     columns.push_back(&*found);
   }

@@ -79,7 +79,7 @@ class Assembler {
  private:
   [[noreturn]] void Disagree(const LeafCursor& cursor) const {
     place_.Broken("row " + std::to_string(row_) + ": the levels of " + Quoted(cursor.leaf().path) +
-                  " contradict those of the columns beside it");
+                  " contradict those of its sibling columns");
   }
 
   std::span<LeafCursor> Leaves(const ParquetField& field) {

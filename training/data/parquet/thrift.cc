@@ -42,7 +42,7 @@ int64_t ThriftReader::Zigzag() {
 
 std::span<const std::byte> ThriftReader::Take(uint64_t n) {
   if (n > left()) {
-    Fail(std::to_string(n) + " bytes are said to follow, " + std::to_string(left()) + " are left");
+    Fail(std::to_string(n) + " bytes are declared, " + std::to_string(left()) + " are left");
   }
   const auto part = bytes_.subspan(at_, static_cast<size_t>(n));
   at_ += part.size();
@@ -50,7 +50,7 @@ std::span<const std::byte> ThriftReader::Take(uint64_t n) {
 }
 
 ThriftType ThriftReader::TypeOf(uint8_t code) const {
-  if (code < 1 || code > 13) Fail("there is no type " + std::to_string(code));
+  if (code < 1 || code > 13) Fail("type " + std::to_string(code) + " is unknown");
   return static_cast<ThriftType>(code);
 }
 
@@ -59,7 +59,7 @@ bool ThriftReader::NextField(ThriftField& field) {
   if (head == 0) return false;
   field.type = TypeOf(head & 0x0F);
   const int64_t id = (head >> 4) != 0 ? field.id + (head >> 4) : Zigzag();
-  if (id < 1 || id > std::numeric_limits<int16_t>::max()) Fail("a field has no proper number");
+  if (id < 1 || id > std::numeric_limits<int16_t>::max()) Fail("a field has an invalid number");
   field.id = static_cast<int32_t>(id);
   return true;
 }
@@ -81,7 +81,7 @@ int32_t ThriftReader::I32(ThriftField field) {
   Expect(field, ThriftType::kI32);
   const int64_t value = Zigzag();
   if (value < std::numeric_limits<int32_t>::min() || value > std::numeric_limits<int32_t>::max()) {
-    Fail("field " + std::to_string(field.id) + " holds a number beyond 32 bits");
+    Fail("field " + std::to_string(field.id) + " has a number beyond 32 bits");
   }
   return static_cast<int32_t>(value);
 }
@@ -113,7 +113,7 @@ void ThriftReader::SkipMap() {
   const uint64_t count = Varint();
   if (count == 0) return;
   const uint8_t types = Byte();
-  if (count > left()) Fail("a map of more items than there are bytes");
+  if (count > left()) Fail("a map has more items than the input has bytes");
   const ThriftType key = TypeOf(types >> 4);
   const ThriftType value = TypeOf(types & 0x0F);
   for (uint64_t i = 0; i < count; ++i) {

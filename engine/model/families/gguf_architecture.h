@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "engine/model/families/config.h"
+
+namespace tandem::engine {
+
+// A family in GGUF files: names, settings and limits as data. engine/formats/gguf reads files by
+// them, convert/formats/gguf writes files by them.
+
+// Change that a writer makes to a tensor; the reader undoes it.
+enum class GgufChange : uint8_t {
+  kNone,
+  kQueryPairs,  // interleaved rows (StoredTensor::interleaved_heads)
+  kKeyPairs,
+  kPlus1,       // 1 is added
+  kTransposed,  // Conv1D stored as a linear layer; its bias is unchanged
+};
+struct GgufPart {
+  std::string_view gguf;  // without ".weight" or ".bias"
+  std::string_view hf;
+  GgufChange change = GgufChange::kNone;
+};
+
+// The metadata of a file, read by keys without the architecture's name before them. All functions
+// throw kDataLoss when a value has another type.
+class GgufMetadata {
+ public:
+  virtual const std::string& source() const = 0;                 // of the file, for messages
+  virtual std::string FullName(std::string_view key) const = 0;  // "<architecture>.<key>"
+  // One number, or an array that holds the same number for each layer. Throws kUnsupported for an
+  // array of different numbers.
+  virtual std::optional<int64_t> Int(std::string_view key) const = 0;
+  virtual std::optional<double> Number(std::string_view key) const = 0;
+  virtual std::optional<std::string_view> String(std::string_view key) const = 0;
+  // Integers or booleans; nullopt also when the value is no array.
+  virtual std::optional<std::vector<int64_t>> Ints(std::string_view key) const = 0;
+  virtual bool HasTensor(std::string_view name) const = 0;
+  // The divisors of rope frequencies, one for each pair of a head; nullopt when the file has none.
+  virtual std::optional<std::vector<float>> RopeDivisors(int64_t head_dim) const = 0;
+  // Throws kUnsupported: the file and the key, then `what`.
+  [[noreturn]] virtual void Unsupported(std::string_view key, const std::string& what) const = 0;
+
+  // Throw kDataLoss when the key is absent.
+  int64_t RequiredInt(std::string_view key) const;
+  double RequiredNumber(std::string_view key) const;
+
+ protected:
+  ~GgufMetadata() = default;
+};
+
+// A key without the architecture's name, and its value.
+struct GgufSetting {
+  std::string_view key;
+  std::variant<uint32_t, float, std::string_view, std::vector<bool>> value;
+};
+
+// A setting that readers of an architecture fix: returns its name, "a sliding window", when the
+// configuration has another one, otherwise an empty string.
+using GgufLimit = std::string (*)(const ModelConfig& config);
+
+struct GgufArchitecture {
+  std::string_view name;            // value of `general.architecture`
+  std::span<const GgufPart> parts;  // inside a block
+  std::span<const GgufPart> ends;   // outside the blocks
+  std::string_view block;           // name prefix before a block's number
+  // Tokenizer class of Hugging Face that reads this architecture's SentencePiece models.
+  std::string_view sentencepiece_class = "LlamaTokenizer";
+  // Adds the fields of config.json. Class, vocabulary, tied embeddings and tokens come from the
+  // reader.
+  void (*read_config)(const GgufMetadata& metadata, nlohmann::ordered_json& json);
+  std::vector<GgufSetting> (*write_config)(const ModelConfig& config);
+  std::span<const GgufLimit> limits;  // checked in this order
+  // Several families may share a name. A file is of the first family whose `owns` holds, otherwise
+  // of the first family without `owns`.
+  bool (*owns)(const GgufMetadata& metadata) = nullptr;
+  // Says how readers of other programs compute differently; empty if they do not. Null: never.
+  std::string (*caveat)(const ModelConfig& config) = nullptr;
+};
+
+}  // namespace tandem::engine

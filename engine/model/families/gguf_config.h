@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/families/config.h"
+#include "engine/model/families/gguf_architecture.h"
+
+namespace tandem::engine {
+
+// Parts of GgufArchitecture::read_config and write_config that families share.
+
+// The double that prints like the nearest float: GGUF keys hold 32-bit floats such as 1e-05.
+double Shortest(double value);
+
+// Adds sizes, heads, norm and rope under the names that the decoders from Llama to Gemma share.
+// Throws kUnsupported for experts, and for heads that are rotated in part.
+void ReadGgufDecoder(const GgufMetadata& metadata, nlohmann::ordered_json& json);
+// Adds `field`, or null for a number that is not above 0. Adds nothing when the key is absent.
+void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
+                 nlohmann::ordered_json& json);
+// Adds query_pre_attn_scalar, by which Gemma 2 and 3 scale attention scores. Without a key, the
+// number of layers identifies the largest model.
+void ReadGgufQueryScalar(const GgufMetadata& metadata, int64_t layers_of_largest,
+                         nlohmann::ordered_json& json);
+
+// Settings that every architecture has.
+std::vector<GgufSetting> GgufSizes(const ModelConfig& config);
+// Sizes, head lengths, the norm's epsilon and the rope.
+std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config);
+// The window, if a layer has one.
+void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings);
+// The soft caps above 0.
+void AddGgufCaps(const ModelConfig& config, std::vector<GgufSetting>& settings);
+// All of the above in this order.
+std::vector<GgufSetting> WriteGgufDecoder(const ModelConfig& config);
+
+bool IsWindowed(const ModelConfig& config, int64_t layer);
+bool HasWindow(const ModelConfig& config);
+// Whether every layer has a window except each `every`th.
+bool FollowsPattern(const ModelConfig& config, int64_t every);
+
+}  // namespace tandem::engine

@@ -1,0 +1,84 @@
+#include "server/handlers/endpoints.h"
+
+#include <string>
+#include <utility>
+
+namespace tandem::server {
+
+// THE list: a file of handlers is declared here and named in AllEndpoints.
+std::span<const Endpoint> StatusEndpoints();
+std::span<const Endpoint> MetricsEndpoints();
+std::span<const Endpoint> OpenApiEndpoints();
+std::span<const Endpoint> ModelEndpoints();
+std::span<const Endpoint> ChatEndpoints();
+std::span<const Endpoint> CompletionEndpoints();
+std::span<const Endpoint> TokenizeEndpoints();
+std::span<const Endpoint> RenderEndpoints();
+std::span<const Endpoint> FileEndpoints();
+std::span<const Endpoint> FineTuningJobEndpoints();
+std::span<const Endpoint> FineTuningFollowEndpoints();
+std::span<const Endpoint> AdminModelEndpoints();
+std::span<const Endpoint> AdapterEndpoints();
+std::span<const Endpoint> AliasEndpoints();
+std::span<const Endpoint> ConvertEndpoints();
+std::span<const Endpoint> AdminJobEndpoints();
+
+namespace {
+
+// Room for a form's bytes besides its file: names, boundaries, fields.
+constexpr size_t kFormBytes = 1 << 20;
+
+Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
+  Route route{.method = endpoint.method,
+              .pattern = endpoint.pattern,
+              .handler =
+                  [&context, handle = endpoint.handle](Request request, ResponseWriter writer) {
+                    handle(context, std::move(request), std::move(writer));
+                  },
+              .access = endpoint.access,
+              .runs_on = endpoint.runs_on,
+              .is_heavy = endpoint.is_heavy};
+  if (endpoint.open_body == nullptr) return route;
+  route.open_body = [&context, open = endpoint.open_body](const Request& head,
+                                                          std::function<void()> has_room) {
+    return open(context, head, std::move(has_room));
+  };
+  route.max_body_bytes = static_cast<size_t>(context.max_file_bytes) + kFormBytes;
+  return route;
+}
+
+}  // namespace
+
+std::vector<Endpoint> AllEndpoints() {
+  const std::span<const Endpoint> lists[] = {
+      StatusEndpoints(),
+      MetricsEndpoints(),
+      OpenApiEndpoints(),
+      ModelEndpoints(),
+      ChatEndpoints(),
+      CompletionEndpoints(),
+      TokenizeEndpoints(),
+      RenderEndpoints(),
+      FileEndpoints(),
+      FineTuningJobEndpoints(),
+      FineTuningFollowEndpoints(),
+      AdminModelEndpoints(),
+      AdapterEndpoints(),
+      AliasEndpoints(),
+      ConvertEndpoints(),
+      AdminJobEndpoints(),
+  };
+  std::vector<Endpoint> all;
+  for (const std::span<const Endpoint> list : lists) {
+    all.insert(all.end(), list.begin(), list.end());
+  }
+  return all;
+}
+
+std::vector<Route> AllRoutes(const HandlerContext& context) {
+  std::vector<Route> routes;
+  for (const Endpoint& endpoint : AllEndpoints()) routes.push_back(RouteOf(endpoint, context));
+  return routes;
+}
+
+}  // namespace tandem::server
