@@ -14,7 +14,7 @@ struct Parsed {
 };
 
 // Feeds `bytes` in pieces of `size`.
-Parsed Parse(const std::string& bytes, size_t size) {
+Parsed ParseResponse(const std::string& bytes, size_t size) {
   Parsed parsed;
   for (size_t at = 0; at < bytes.size(); at += size) {
     parsed.taken += parsed.parser.Feed(std::string_view(bytes).substr(at, size), parsed.body);
@@ -29,7 +29,7 @@ const std::string kChunked =
 
 TEST(HttpResponseParser, AChunkedBodyIsTheSameInPiecesOfEverySize) {
   for (size_t size = 1; size <= kChunked.size(); ++size) {
-    const Parsed parsed = Parse(kChunked, size);
+    const Parsed parsed = ParseResponse(kChunked, size);
 
     ASSERT_TRUE(parsed.parser.done()) << size;
     EXPECT_EQ(parsed.parser.status(), 200);
@@ -44,7 +44,7 @@ TEST(HttpResponseParser, ALengthEndsTheBodyAndLeavesWhatFollows) {
       "HTTP/1.1 503 Service Unavailable\r\ncontent-length:4\r\nConnection: "
       "Close\r\n\r\nbusyHTTP/1.1";
 
-  const Parsed parsed = Parse(bytes, bytes.size());
+  const Parsed parsed = ParseResponse(bytes, bytes.size());
 
   EXPECT_TRUE(parsed.parser.done());
   EXPECT_EQ(parsed.parser.status(), 503);
@@ -55,7 +55,7 @@ TEST(HttpResponseParser, ALengthEndsTheBodyAndLeavesWhatFollows) {
 }
 
 TEST(HttpResponseParser, WithoutALengthTheConnectionEndsTheBody) {
-  Parsed parsed = Parse("HTTP/1.1 200 OK\r\n\r\nall of it", 3);
+  Parsed parsed = ParseResponse("HTTP/1.1 200 OK\r\n\r\nall of it", 3);
 
   EXPECT_FALSE(parsed.parser.done());
   EXPECT_TRUE(parsed.parser.EndOfConnection());
@@ -65,7 +65,7 @@ TEST(HttpResponseParser, WithoutALengthTheConnectionEndsTheBody) {
 
 TEST(HttpResponseParser, AConnectionThatEndsEarlyLeavesTheResponseUnfinished) {
   for (size_t size = 0; size + 1 < kChunked.size(); ++size) {
-    Parsed parsed = Parse(kChunked.substr(0, size), 1000);
+    Parsed parsed = ParseResponse(kChunked.substr(0, size), 1000);
 
     EXPECT_FALSE(parsed.parser.EndOfConnection()) << size;
     EXPECT_EQ(parsed.parser.has_begun(), size > 0);
@@ -77,7 +77,7 @@ TEST(HttpResponseParser, InterimAnswersAreSkipped) {
       "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nContent-Length: 7\r\n\r\n"
       "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
   for (const size_t size : {size_t{1}, size_t{7}, bytes.size()}) {
-    const Parsed parsed = Parse(bytes, size);
+    const Parsed parsed = ParseResponse(bytes, size);
 
     EXPECT_TRUE(parsed.parser.done());
     EXPECT_EQ(parsed.parser.status(), 200);
@@ -86,18 +86,21 @@ TEST(HttpResponseParser, InterimAnswersAreSkipped) {
 }
 
 TEST(HttpResponseParser, StatusesWithoutABodyNeedNone) {
-  EXPECT_TRUE(Parse("HTTP/1.1 204 No Content\r\nServer: x\r\n\r\n", 5).parser.done());
-  EXPECT_TRUE(Parse("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 5).parser.done());
+  EXPECT_TRUE(ParseResponse("HTTP/1.1 204 No Content\r\nServer: x\r\n\r\n", 5).parser.done());
+  EXPECT_TRUE(ParseResponse("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 5).parser.done());
 }
 
 TEST(HttpResponseParser, AnOlderVersionClosesUnlessItSaysOtherwise) {
-  EXPECT_FALSE(Parse("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 99).parser.keep_alive());
-  EXPECT_TRUE(Parse("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx", 99)
-                  .parser.keep_alive());
+  EXPECT_FALSE(
+      ParseResponse("HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 99).parser.keep_alive());
+  EXPECT_TRUE(
+      ParseResponse("HTTP/1.0 200 OK\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx", 99)
+          .parser.keep_alive());
 }
 
 TEST(HttpResponseParser, BareLineFeedsAreLineEnds) {
-  const Parsed parsed = Parse("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n3\nabc\n0\n\n", 1);
+  const Parsed parsed =
+      ParseResponse("HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n3\nabc\n0\n\n", 1);
 
   EXPECT_TRUE(parsed.parser.done());
   EXPECT_EQ(parsed.body, "abc");
@@ -111,7 +114,7 @@ TEST(HttpResponseParser, WhatIsNotHttpIsRefused) {
         std::string("HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n"), head + "xyz\r\n",
         head + "\r\n", head + "3\r\nabcdef\r\n", head + "11111111111111111\r\n",
         std::string(100'000, 'x')}) {
-    EXPECT_THROW(Parse(bytes, 10), Error) << bytes.substr(0, 60);
+    EXPECT_THROW(ParseResponse(bytes, 10), Error) << bytes.substr(0, 60);
   }
 }
 

@@ -66,12 +66,12 @@ MlpBenchOptions Small() {
   return options;
 }
 
-struct Outcome {
+struct StepOutcome {
   double loss = 0;  // of the second step, after the first update
   std::vector<float> w_up;
 };
 
-Outcome TwoSteps(const MlpBenchOptions& options, int threads = 2) {
+StepOutcome TwoSteps(const MlpBenchOptions& options, int threads = 2) {
   ThreadPool pool(threads);
   engine::OpsContext ops(engine::Kernels(), pool);
   MlpWorkload workload(options, ops);
@@ -79,7 +79,7 @@ Outcome TwoSteps(const MlpBenchOptions& options, int threads = 2) {
   return {workload.Step(), workload.w_up()};
 }
 
-void ExpectSame(const Outcome& a, const Outcome& b) {
+void ExpectSame(const StepOutcome& a, const StepOutcome& b) {
   EXPECT_EQ(a.loss, b.loss);
   ASSERT_EQ(a.w_up.size(), b.w_up.size());
   EXPECT_EQ(std::memcmp(a.w_up.data(), b.w_up.data(), a.w_up.size() * sizeof(float)), 0);
@@ -113,7 +113,7 @@ TEST(MlpWorkload, WhatIsKeptAndTheChunksChangeNoBit) {
     options.dtype = dtype;
     options.chunk = 4096;
     options.save = MlpSave::kPlain;
-    const Outcome plain = TwoSteps(options);
+    const StepOutcome plain = TwoSteps(options);
     EXPECT_GT(plain.loss, 0);
     for (const MlpSave save : {MlpSave::kPlain, MlpSave::kMask1, MlpSave::kRecompute}) {
       for (const int64_t chunk : {1024, 2048, 4096}) {

@@ -10,7 +10,7 @@ namespace {
 
 using Events = std::vector<std::pair<std::string, std::string>>;  // type, data
 
-Events Parse(const std::string& bytes, size_t size) {
+Events ParseEvents(const std::string& bytes, size_t size) {
   SseParser parser;
   Events events;
   for (size_t at = 0; at < bytes.size(); at += size) {
@@ -34,29 +34,29 @@ TEST(SseParser, EventsAreTheSameForEveryLineEndInPiecesOfEverySize) {
       bytes += line + end;
     }
     for (size_t size = 1; size <= bytes.size(); ++size) {
-      EXPECT_EQ(Parse(bytes, size), want) << size;
+      EXPECT_EQ(ParseEvents(bytes, size), want) << size;
     }
   }
 }
 
 TEST(SseParser, AnEventWithoutItsEmptyLineIsNone) {
-  EXPECT_EQ(Parse("data: a\n\ndata: b\n", 100), (Events{{"message", "a"}}));
-  EXPECT_EQ(Parse("data: a\n\ndata: b", 1), (Events{{"message", "a"}}));
+  EXPECT_EQ(ParseEvents("data: a\n\ndata: b\n", 100), (Events{{"message", "a"}}));
+  EXPECT_EQ(ParseEvents("data: a\n\ndata: b", 1), (Events{{"message", "a"}}));
 }
 
 TEST(SseParser, OnlyOneSpaceAfterTheColonIsLeftOut) {
-  EXPECT_EQ(Parse("data:  x \n\n", 2), (Events{{"message", " x "}}));
+  EXPECT_EQ(ParseEvents("data:  x \n\n", 2), (Events{{"message", " x "}}));
 }
 
 TEST(SseParser, AByteOrderMarkIsLeftOut) {
-  EXPECT_EQ(Parse("\xef\xbb\xbf"
-                  "data: x\n\n",
-                  1),
+  EXPECT_EQ(ParseEvents("\xef\xbb\xbf"
+                        "data: x\n\n",
+                        1),
             (Events{{"message", "x"}}));
 }
 
 TEST(SseParser, DataWithoutAColonIsAnEmptyLineOfData) {
-  EXPECT_EQ(Parse("data\n\ndata\ndata\n\n", 3), (Events{{"message", ""}, {"message", "\n"}}));
+  EXPECT_EQ(ParseEvents("data\n\ndata\ndata\n\n", 3), (Events{{"message", ""}, {"message", "\n"}}));
 }
 
 }  // namespace

@@ -50,13 +50,13 @@ struct Head {
   }
 };
 
-struct Outcome {
+struct TiledOutcome {
   CrossEntropyResult result;
   Floats dhidden, dhead, logprobs;
 };
 
-Outcome RunTiles(engine::OpsContext& ops, const Head& head, int64_t tile_rows, bool frozen) {
-  Outcome outcome;
+TiledOutcome RunTiles(engine::OpsContext& ops, const Head& head, int64_t tile_rows, bool frozen) {
+  TiledOutcome outcome;
   outcome.dhidden.resize(static_cast<size_t>(head.rows * head.dim));
   outcome.dhead.resize(static_cast<size_t>(head.vocab * head.dim));
   outcome.logprobs.resize(static_cast<size_t>(head.rows));
@@ -71,9 +71,9 @@ TEST(CrossEntropyTiles, TheirSizeMovesNoBitOfLossesAndOfWhatFlowsOn) {
   OnEveryTable([](engine::OpsContext& ops) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       const Head head(ops, 150, 24, 301, dtype);
-      const Outcome whole = RunTiles(ops, head, 0, false);
+      const TiledOutcome whole = RunTiles(ops, head, 0, false);
       for (const int64_t tile_rows : {1, 13, 64, 149}) {
-        const Outcome tiles = RunTiles(ops, head, tile_rows, false);
+        const TiledOutcome tiles = RunTiles(ops, head, tile_rows, false);
         EXPECT_EQ(tiles.result.weighted_loss, whole.result.weighted_loss) << tile_rows;
         EXPECT_EQ(tiles.result.weight, whole.result.weight);
         EXPECT_EQ(tiles.result.correct_weight, whole.result.correct_weight);
@@ -125,8 +125,8 @@ TEST(CrossEntropyTiles, OfEqualLogitsTheFirstIsTheHit) {
 TEST(CrossEntropyTiles, AFrozenHeadGetsNoGradientAndTheOthersStayAsTheyWere) {
   OnEveryTable([](engine::OpsContext& ops) {
     const Head head(ops, 40, 16, 99, DType::kBF16);
-    const Outcome trained = RunTiles(ops, head, 0, false);
-    const Outcome frozen = RunTiles(ops, head, 0, true);
+    const TiledOutcome trained = RunTiles(ops, head, 0, false);
+    const TiledOutcome frozen = RunTiles(ops, head, 0, true);
     EXPECT_EQ(frozen.dhidden, trained.dhidden);
     EXPECT_EQ(frozen.result.weighted_loss, trained.result.weighted_loss);
     EXPECT_EQ(frozen.dhead, Floats(frozen.dhead.size(), 0.0f));

@@ -7,7 +7,7 @@
 namespace tandem::training {
 namespace {
 
-constexpr int64_t kDim = 8;
+constexpr int64_t kHeadDim = 8;
 
 struct LongSample {
   int64_t rows;
@@ -15,29 +15,29 @@ struct LongSample {
   Floats q, k, v, dout;
 
   explicit LongSample(int64_t n, int64_t window = 0) : rows(n) {
-    spec = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kDim, .window = window};
-    spec.scale = 1 / std::sqrt(static_cast<float>(kDim));
-    q = RandomFloats(rows * kDim, 1);
-    k = RandomFloats(rows * kDim, 2);
-    v = RandomFloats(rows * kDim, 3);
-    dout = RandomFloats(rows * kDim, 4);
+    spec = {.n_heads = 1, .n_kv_heads = 1, .head_dim = kHeadDim, .window = window};
+    spec.scale = 1 / std::sqrt(static_cast<float>(kHeadDim));
+    q = RandomFloats(rows * kHeadDim, 1);
+    k = RandomFloats(rows * kHeadDim, 2);
+    v = RandomFloats(rows * kHeadDim, 3);
+    dout = RandomFloats(rows * kHeadDim, 4);
   }
 };
 
-struct Gradients {
+struct FlashGradients {
   Floats dq, dk, dv;
 };
 
-Gradients Flash(engine::OpsContext& ops, LongSample& s) {
+FlashGradients Flash(engine::OpsContext& ops, LongSample& s) {
   const auto matrix = [&](Floats& x) {
-    return engine::Matrix{x.data(), engine::DType::kF32, s.rows, kDim, kDim};
+    return engine::Matrix{x.data(), engine::DType::kF32, s.rows, kHeadDim, kHeadDim};
   };
   const std::vector<Segment> segments = {{0, s.rows}};
   Floats out(s.q.size());
   Floats lse(static_cast<size_t>(s.rows));
   AlignedBuffer kv(
       static_cast<size_t>(AttentionScratchBytes(s.spec, engine::DType::kF32, s.rows, 1)));
-  Gradients g{Floats(s.q.size()), Floats(s.q.size()), Floats(s.q.size())};
+  FlashGradients g{Floats(s.q.size()), Floats(s.q.size()), Floats(s.q.size())};
   AttentionForward(ops, s.spec, matrix(s.q), matrix(s.k), matrix(s.v), segments, kv.data(),
                    matrix(out), lse.data());
   AttentionBackward(ops, s.spec, matrix(s.q), matrix(s.k), matrix(s.v), matrix(out), lse.data(),
@@ -47,7 +47,7 @@ Gradients Flash(engine::OpsContext& ops, LongSample& s) {
 
 double Dot(const float* a, const float* b) {
   double sum = 0;
-  for (int64_t d = 0; d < kDim; ++d) sum += static_cast<double>(a[d]) * b[d];
+  for (int64_t d = 0; d < kHeadDim; ++d) sum += static_cast<double>(a[d]) * b[d];
   return sum;
 }
 
@@ -64,21 +64,21 @@ struct NaiveGradients {
     const int64_t first = s.spec.window > 0 ? std::max<int64_t>(0, i - s.spec.window + 1) : 0;
     double sum = 0;
     for (int64_t j = first; j <= i; ++j) {
-      p[j] = std::exp(Dot(&s.q[i * kDim], &s.k[j * kDim]) * s.spec.scale);
+      p[j] = std::exp(Dot(&s.q[i * kHeadDim], &s.k[j * kHeadDim]) * s.spec.scale);
       sum += p[j];
     }
     double delta = 0;
     for (int64_t j = first; j <= i; ++j) {
       p[j] /= sum;
-      dp[j] = Dot(&s.dout[i * kDim], &s.v[j * kDim]);
+      dp[j] = Dot(&s.dout[i * kHeadDim], &s.v[j * kHeadDim]);
       delta += p[j] * dp[j];
     }
     for (int64_t j = first; j <= i; ++j) {
       const double ds = p[j] * (dp[j] - delta) * s.spec.scale;
-      for (int64_t d = 0; d < kDim; ++d) {
-        dq[i * kDim + d] += ds * s.k[j * kDim + d];
-        dk[j * kDim + d] += ds * s.q[i * kDim + d];
-        dv[j * kDim + d] += p[j] * s.dout[i * kDim + d];
+      for (int64_t d = 0; d < kHeadDim; ++d) {
+        dq[i * kHeadDim + d] += ds * s.k[j * kHeadDim + d];
+        dk[j * kHeadDim + d] += ds * s.q[i * kHeadDim + d];
+        dv[j * kHeadDim + d] += p[j] * s.dout[i * kHeadDim + d];
       }
     }
   }
@@ -88,7 +88,7 @@ TEST(LongAttention, GradientsOf8192TokensAreThoseOfTheWholeSquare) {
   LongSample sample(8192);
   ThreadPool pool(2);
   engine::OpsContext ops(engine::Kernels(), pool);
-  const Gradients got = Flash(ops, sample);
+  const FlashGradients got = Flash(ops, sample);
   const NaiveGradients want(sample);
   EXPECT_LT(RelativeError(got.dq, want.dq), 1e-5);
   EXPECT_LT(RelativeError(got.dk, want.dk), 1e-5);
@@ -102,7 +102,7 @@ TEST(LongAttention, GradientsWithAWindowAreThoseOfTheBand) {
     LongSample sample(rows, window);
     const NaiveGradients want(sample);
     OnEveryTable([&, rows = rows, window = window](engine::OpsContext& ops) {
-      const Gradients got = Flash(ops, sample);
+      const FlashGradients got = Flash(ops, sample);
       EXPECT_LT(RelativeError(got.dq, want.dq), 1e-5) << rows << " " << window;
       EXPECT_LT(RelativeError(got.dk, want.dk), 1e-5) << rows << " " << window;
       EXPECT_LT(RelativeError(got.dv, want.dv), 1e-5) << rows << " " << window;

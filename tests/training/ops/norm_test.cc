@@ -5,22 +5,22 @@
 namespace tandem::training {
 namespace {
 
-constexpr int64_t kRows = 5;
+constexpr int64_t kNormRows = 5;
 constexpr int64_t kCols = 37;  // two whole lanes of 16 and a tail
 constexpr double kEps = 1e-5;
 
 struct NormCase {
-  Floats x = RandomFloats(kRows * kCols, 1);
+  Floats x = RandomFloats(kNormRows * kCols, 1);
   Floats gamma = RandomFloats(kCols, 2);
   Floats beta = RandomFloats(kCols, 3);
-  Floats dy = RandomFloats(kRows * kCols, 4);
+  Floats dy = RandomFloats(kNormRows * kCols, 4);
 };
 
 // sum(dy * norm(x)) in f64.
 double Loss(const NormCase& c, bool centered, const Doubles& x, const Doubles& gamma,
             const Doubles& beta) {
   double loss = 0;
-  for (int64_t r = 0; r < kRows; ++r) {
+  for (int64_t r = 0; r < kNormRows; ++r) {
     double mean = 0;
     double square = 0;
     for (int64_t i = 0; i < kCols; ++i) mean += x[r * kCols + i] / kCols;
@@ -46,13 +46,13 @@ TEST(NormBackward, RmsNormAgreesWithFiniteDifferences) {
       NumericGradient([&](const Doubles& at) { return Loss(c, false, x, at, {}); }, gamma);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    Floats y(kRows * kCols);
-    Floats rstd(kRows);
+    Floats y(kNormRows * kCols);
+    Floats rstd(kNormRows);
     engine::RmsNorm(ops, c.x.data(), kCols, c.gamma.data(), kEps,
-                    {y.data(), engine::DType::kF32, kRows, kCols, kCols}, rstd.data());
-    Floats dx(kRows * kCols);
+                    {y.data(), engine::DType::kF32, kNormRows, kCols, kCols}, rstd.data());
+    Floats dx(kNormRows * kCols);
     Floats dgamma(kCols);
-    RmsNormBackward(ops, c.x.data(), c.gamma.data(), rstd.data(), c.dy.data(), kRows, kCols,
+    RmsNormBackward(ops, c.x.data(), c.gamma.data(), rstd.data(), c.dy.data(), kNormRows, kCols,
                     dx.data(), dgamma.data());
 
     EXPECT_LT(RelativeError(dx, want_dx), 1e-5);
@@ -73,14 +73,14 @@ TEST(NormBackward, LayerNormAgreesWithFiniteDifferences) {
       NumericGradient([&](const Doubles& at) { return Loss(c, true, x, gamma, at); }, beta);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    Floats y(kRows * kCols);
-    Floats stats(2 * kRows);
+    Floats y(kNormRows * kCols);
+    Floats stats(2 * kNormRows);
     engine::LayerNorm(ops, c.x.data(), kCols, c.gamma.data(), c.beta.data(), kEps,
-                      {y.data(), engine::DType::kF32, kRows, kCols, kCols}, stats.data());
-    Floats dx(kRows * kCols);
+                      {y.data(), engine::DType::kF32, kNormRows, kCols, kCols}, stats.data());
+    Floats dx(kNormRows * kCols);
     Floats dgamma(kCols);
     Floats dbeta(kCols);
-    LayerNormBackward(ops, c.x.data(), c.gamma.data(), stats.data(), c.dy.data(), kRows, kCols,
+    LayerNormBackward(ops, c.x.data(), c.gamma.data(), stats.data(), c.dy.data(), kNormRows, kCols,
                       dx.data(), dgamma.data(), dbeta.data());
 
     EXPECT_LT(RelativeError(dx, want_dx), 1e-5);

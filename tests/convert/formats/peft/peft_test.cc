@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 using engine::DType;
 using engine::LoraAdapter;
 using engine::LoraModule;
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;
 using tests::Golden;
 using tests::GoldenSequence;
 using tests::ModelHarness;

@@ -7,6 +7,7 @@
 
 #include "engine/formats/gguf/gguf.h"
 #include "engine/formats/model_dir.h"
+#include "tests/engine/formats/hostile_case.h"
 #include "tests/engine/io/file_helpers.h"
 #include "tests/support/gguf_writer.h"
 
@@ -21,7 +22,7 @@ using tests::U64;
 constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
 
 // Reads an accepted file to its last byte, and every text.
-void Parse(const std::string& bytes) {
+void ReadWholeGguf(const std::string& bytes) {
   // A heap copy of exactly these bytes, so that a sanitizer sees reads beyond them.
   const std::vector<std::byte> exact(
       reinterpret_cast<const std::byte*>(bytes.data()),
@@ -43,19 +44,12 @@ std::string Header(uint32_t version, uint64_t tensors, uint64_t keys) {
   return "GGUF" + U32(version) + U64(tensors) + U64(keys);
 }
 
-struct HostileCase {
-  const char* what;
-  std::string bytes;
-  std::vector<std::string> message;  // parts of the message
-  ErrorCode code = ErrorCode::kDataLoss;
-};
-
 void ExpectRefused(const std::vector<HostileCase>& cases) {
   for (const HostileCase& hostile : cases) {
     SCOPED_TRACE(hostile.what);
     std::vector<std::string> parts = hostile.message;
     parts.emplace_back("test.gguf");
-    ExpectError(hostile.code, parts, [&] { Parse(hostile.bytes); });
+    ExpectError(hostile.code, parts, [&] { ReadWholeGguf(hostile.bytes); });
   }
 }
 
@@ -335,12 +329,12 @@ TEST(HostileGguf, Vocabularies) {
   Vocabulary bytes_out_of_range;
   bytes_out_of_range.tokens[3] = "<0x-1>";
   bytes_out_of_range.types[3] = 6;
-  EXPECT_NO_THROW(Parse(bytes_out_of_range.Bytes()));
+  EXPECT_NO_THROW(ReadWholeGguf(bytes_out_of_range.Bytes()));
 }
 
 TEST(HostileGguf, RandomDamageIsRefusedOrHarmless) {
   const std::string honest = Vocabulary().Bytes() + std::string(64, '\0');
-  ASSERT_NO_THROW(Parse(honest));
+  ASSERT_NO_THROW(ReadWholeGguf(honest));
   const uint32_t seed = 20261121;
   std::mt19937 random(seed);
   for (int round = 0; round < 3000; ++round) {
@@ -350,7 +344,7 @@ TEST(HostileGguf, RandomDamageIsRefusedOrHarmless) {
     }
     if (random() % 4 == 0) damaged.resize(random() % damaged.size());
     try {
-      Parse(damaged);
+      ReadWholeGguf(damaged);
     } catch (const Error& error) {
       ASSERT_LT(std::string(error.what()).size(), 1000u) << "seed " << seed << " round " << round;
       ASSERT_NE(error.code(), ErrorCode::kInternal) << error.what();

@@ -5,22 +5,14 @@
 #include <random>
 
 #include "engine/formats/safetensors/safetensors.h"
+#include "tests/engine/formats/hostile_case.h"
+#include "tests/engine/formats/safetensors/safetensors_bytes.h"
 #include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
 namespace {
 
-std::string LengthField(uint64_t length) {
-  std::string field(8, '\0');
-  for (size_t i = 0; i < 8; ++i) field[i] = static_cast<char>(length >> (8 * i));
-  return field;
-}
-
-std::string FileOf(const std::string& header, const std::string& data) {
-  return LengthField(header.size()) + header + data;
-}
-
-void Parse(const std::string& bytes) {
+void ReadWholeSafetensors(const std::string& bytes) {
   // A heap copy of exactly these bytes, so that a sanitizer sees reads beyond them.
   const std::vector<std::byte> exact(
       reinterpret_cast<const std::byte*>(bytes.data()),
@@ -33,13 +25,6 @@ void Parse(const std::string& bytes) {
     for (size_t i = 0; i < view.bytes(); ++i) sum = sum + std::to_integer<unsigned>(view.data[i]);
   }
 }
-
-struct HostileCase {
-  const char* what;
-  std::string bytes;
-  std::vector<std::string> message;  // parts of the message
-  ErrorCode code = ErrorCode::kDataLoss;
-};
 
 std::string Tensor(const std::string& fields) { return FileOf("{\"w\":{" + fields + "}}", "abcd"); }
 
@@ -181,7 +166,7 @@ TEST(HostileSafetensors, EachIsRefusedNamingFileAndField) {
     SCOPED_TRACE(hostile.what);
     std::vector<std::string> parts = hostile.message;
     parts.push_back("test.safetensors");
-    ExpectError(hostile.code, parts, [&] { Parse(hostile.bytes); });
+    ExpectError(hostile.code, parts, [&] { ReadWholeSafetensors(hostile.bytes); });
   }
 }
 
@@ -214,19 +199,20 @@ TEST(HostileSafetensors, MoreTensorsThanAnyModelHasAreRefused) {
     return FileOf(header + "}", "");
   };
   constexpr size_t kLimit = size_t{1} << 18;
-  EXPECT_NO_THROW(Parse(file(kLimit)));
+  EXPECT_NO_THROW(ReadWholeSafetensors(file(kLimit)));
   ExpectError(ErrorCode::kDataLoss, {"test.safetensors", "more than 262144 tensors"},
-              [&] { Parse(file(kLimit + 1)); });
+              [&] { ReadWholeSafetensors(file(kLimit + 1)); });
 }
 
 TEST(HostileSafetensors, EveryTruncationIsDataLoss) {
   const std::string whole = SmallValidFile();
-  ASSERT_NO_THROW(Parse(whole));
+  ASSERT_NO_THROW(ReadWholeSafetensors(whole));
   for (size_t size = 0; size < whole.size(); ++size) {
     SCOPED_TRACE(size);
-    ExpectError(ErrorCode::kDataLoss, {"test.safetensors"}, [&] { Parse(whole.substr(0, size)); });
+    ExpectError(ErrorCode::kDataLoss, {"test.safetensors"},
+                [&] { ReadWholeSafetensors(whole.substr(0, size)); });
   }
-  ExpectError(ErrorCode::kDataLoss, {"cover 31 of 32"}, [&] { Parse(whole + "x"); });
+  ExpectError(ErrorCode::kDataLoss, {"cover 31 of 32"}, [&] { ReadWholeSafetensors(whole + "x"); });
 }
 
 TEST(HostileSafetensors, FlippedBytesOpenOrThrowError) {
@@ -240,7 +226,7 @@ TEST(HostileSafetensors, FlippedBytesOpenOrThrowError) {
       broken[random() % broken.size()] = static_cast<char>(random());
     }
     try {
-      Parse(broken);
+      ReadWholeSafetensors(broken);
       ++opened;
     } catch (const Error& error) {
       ASSERT_TRUE(error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kUnsupported)
@@ -265,7 +251,7 @@ TEST(HostileSafetensors, ChangedDigitsOpenOrThrowError) {
       broken[digits[random() % digits.size()]] = "0123456789-.eE,"[random() % 15];
     }
     try {
-      Parse(broken);
+      ReadWholeSafetensors(broken);
     } catch (const Error& error) {
       ASSERT_TRUE(error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kUnsupported)
           << "seed " << kSeed << " round " << round << ": " << error.what();

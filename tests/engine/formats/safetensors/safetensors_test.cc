@@ -6,20 +6,11 @@
 
 #include "engine/formats/safetensors/safetensors_stream.h"
 #include "engine/io/sha256.h"
+#include "tests/engine/formats/safetensors/safetensors_bytes.h"
 #include "tests/engine/io/file_helpers.h"
 
 namespace tandem::engine {
 namespace {
-
-std::string LengthField(uint64_t length) {
-  std::string field(8, '\0');
-  for (size_t i = 0; i < 8; ++i) field[i] = static_cast<char>(length >> (8 * i));
-  return field;
-}
-
-std::string FileOf(const std::string& header, const std::string& data) {
-  return LengthField(header.size()) + header + data;
-}
 
 SafetensorsFile Parse(const std::string& bytes) {
   return SafetensorsFile::FromBytes(std::as_bytes(std::span(bytes)), "test.safetensors");
