@@ -6,13 +6,13 @@
 namespace tandem::training {
 namespace {
 
-constexpr int64_t kRows = 7;
-constexpr int64_t kDim = 10;
+constexpr int64_t kTokens = 7;
+constexpr int64_t kWidth = 10;
 constexpr int64_t kVocab = 53;
 
-struct Case {
-  Floats hidden = RandomFloats(kRows * kDim, 1);
-  Floats head = RandomFloats(kVocab * kDim, 2, 0.5f);
+struct HeadCase {
+  Floats hidden = RandomFloats(kTokens * kWidth, 1);
+  Floats head = RandomFloats(kVocab * kWidth, 2, 0.5f);
   Floats bias = RandomFloats(kVocab, 3);
   std::vector<TokenId> targets = {3, 52, -1, 0, 17, 17, 30};
   Floats weights = {1, 1, 0, 0.5f, 1, 0, 2};
@@ -21,13 +21,13 @@ struct Case {
   double Loss(const Doubles& h, const Doubles& w, const Doubles& b) const {
     double loss = 0;
     double total = 0;
-    for (int64_t r = 0; r < kRows; ++r) {
+    for (int64_t r = 0; r < kTokens; ++r) {
       if (targets[r] < 0 || weights[r] == 0) continue;
       Doubles z(kVocab);
       double sum = 0;
       for (int64_t n = 0; n < kVocab; ++n) {
         z[n] = b[n];
-        for (int64_t i = 0; i < kDim; ++i) z[n] += h[r * kDim + i] * w[n * kDim + i];
+        for (int64_t i = 0; i < kWidth; ++i) z[n] += h[r * kWidth + i] * w[n * kWidth + i];
         if (soft_cap > 0) z[n] = soft_cap * std::tanh(z[n] / soft_cap);
         sum += std::exp(z[n]);
       }
@@ -40,25 +40,26 @@ struct Case {
 
 struct Outcome {
   CrossEntropyResult result;
-  Floats dhidden = Floats(kRows * kDim, 99.0f);
-  Floats dhead = Floats(kVocab * kDim);
+  Floats dhidden = Floats(kTokens * kWidth, 99.0f);
+  Floats dhead = Floats(kVocab * kWidth);
   Floats dbias = Floats(kVocab);
 };
 
-Outcome LossAndGradients(engine::OpsContext& ops, const Case& c, engine::DType dtype) {
-  const int64_t stride = engine::RowStride(dtype, kDim);
-  AlignedBuffer hidden(static_cast<size_t>(kRows * stride) * engine::DTypeBytes(dtype));
-  engine::RoundRows(ops, c.hidden.data(), kDim, {hidden.data(), dtype, kRows, kDim, stride});
-  AlignedBuffer panels(static_cast<size_t>(engine::PanelBytes(dtype, kVocab, kDim)));
+Outcome LossAndGradients(engine::OpsContext& ops, const HeadCase& c, engine::DType dtype) {
+  const int64_t stride = engine::RowStride(dtype, kWidth);
+  AlignedBuffer hidden(static_cast<size_t>(kTokens * stride) * engine::DTypeBytes(dtype));
+  engine::RoundRows(ops, c.hidden.data(), kWidth, {hidden.data(), dtype, kTokens, kWidth, stride});
+  AlignedBuffer panels(static_cast<size_t>(engine::PanelBytes(dtype, kVocab, kWidth)));
   engine::PackPanels(
-      ops, {reinterpret_cast<const std::byte*>(c.head.data()), engine::DType::kF32, {kVocab, kDim}},
-      engine::SourceLayout::kOutIn, kVocab, kDim, dtype, panels.data());
+      ops,
+      {reinterpret_cast<const std::byte*>(c.head.data()), engine::DType::kF32, {kVocab, kWidth}},
+      engine::SourceLayout::kOutIn, kVocab, kWidth, dtype, panels.data());
   Outcome outcome;
   CrossEntropyWorkspace workspace;
   outcome.result =
       CrossEntropy(ops, workspace,
-                   {.hidden = {hidden.data(), dtype, kRows, kDim, stride},
-                    .head = {panels.data(), dtype, kVocab, kDim},
+                   {.hidden = {hidden.data(), dtype, kTokens, kWidth, stride},
+                    .head = {panels.data(), dtype, kVocab, kWidth},
                     .bias = c.bias.data(),
                     .soft_cap = c.soft_cap,
                     .targets = c.targets,
@@ -68,7 +69,7 @@ Outcome LossAndGradients(engine::OpsContext& ops, const Case& c, engine::DType d
   return outcome;
 }
 
-void ExpectLossAndGradients(const Case& c) {
+void ExpectLossAndGradients(const HeadCase& c) {
   const Doubles h = Widen(c.hidden);
   const Doubles w = Widen(c.head);
   const Doubles b = Widen(c.bias);
@@ -95,19 +96,19 @@ void ExpectLossAndGradients(const Case& c) {
 TEST(CrossEntropy, LossAndGradientsAgreeWithFiniteDifferences) { ExpectLossAndGradients({}); }
 
 TEST(CrossEntropy, SoftCappedLogitsHaveTheGradientsOfTheirLoss) {
-  Case c;
+  HeadCase c;
   c.soft_cap = 3;  // logits reach about 10
   ExpectLossAndGradients(c);
 }
 
 TEST(CrossEntropy, AllRowsUntrainedGivesZero) {
-  Case c;
-  c.weights.assign(kRows, 0.0f);
+  HeadCase c;
+  c.weights.assign(kTokens, 0.0f);
   OnEveryTable([&](engine::OpsContext& ops) {
     const Outcome outcome = LossAndGradients(ops, c, engine::DType::kF32);
     EXPECT_EQ(outcome.result.weight, 0);
     EXPECT_EQ(outcome.result.weighted_loss, 0);
-    EXPECT_EQ(outcome.dhidden, Floats(kRows * kDim, 0.0f));
+    EXPECT_EQ(outcome.dhidden, Floats(kTokens * kWidth, 0.0f));
   });
 }
 

@@ -6,14 +6,14 @@ namespace tandem::training {
 namespace {
 
 constexpr int64_t kNormRows = 5;
-constexpr int64_t kCols = 37;  // two whole lanes of 16 and a tail
+constexpr int64_t kNormCols = 37;  // two whole lanes of 16 and a tail
 constexpr double kEps = 1e-5;
 
 struct NormCase {
-  Floats x = RandomFloats(kNormRows * kCols, 1);
-  Floats gamma = RandomFloats(kCols, 2);
-  Floats beta = RandomFloats(kCols, 3);
-  Floats dy = RandomFloats(kNormRows * kCols, 4);
+  Floats x = RandomFloats(kNormRows * kNormCols, 1);
+  Floats gamma = RandomFloats(kNormCols, 2);
+  Floats beta = RandomFloats(kNormCols, 3);
+  Floats dy = RandomFloats(kNormRows * kNormCols, 4);
 };
 
 // sum(dy * norm(x)) in f64.
@@ -23,14 +23,14 @@ double Loss(const NormCase& c, bool centered, const Doubles& x, const Doubles& g
   for (int64_t r = 0; r < kNormRows; ++r) {
     double mean = 0;
     double square = 0;
-    for (int64_t i = 0; i < kCols; ++i) mean += x[r * kCols + i] / kCols;
+    for (int64_t i = 0; i < kNormCols; ++i) mean += x[r * kNormCols + i] / kNormCols;
     if (!centered) mean = 0;
-    for (int64_t i = 0; i < kCols; ++i) {
-      square += std::pow(x[r * kCols + i] - mean, 2) / kCols;
+    for (int64_t i = 0; i < kNormCols; ++i) {
+      square += std::pow(x[r * kNormCols + i] - mean, 2) / kNormCols;
     }
-    for (int64_t i = 0; i < kCols; ++i) {
-      const double normed = (x[r * kCols + i] - mean) / std::sqrt(square + kEps);
-      loss += c.dy[r * kCols + i] * (normed * gamma[i] + (centered ? beta[i] : 0));
+    for (int64_t i = 0; i < kNormCols; ++i) {
+      const double normed = (x[r * kNormCols + i] - mean) / std::sqrt(square + kEps);
+      loss += c.dy[r * kNormCols + i] * (normed * gamma[i] + (centered ? beta[i] : 0));
     }
   }
   return loss;
@@ -46,13 +46,13 @@ TEST(NormBackward, RmsNormAgreesWithFiniteDifferences) {
       NumericGradient([&](const Doubles& at) { return Loss(c, false, x, at, {}); }, gamma);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    Floats y(kNormRows * kCols);
+    Floats y(kNormRows * kNormCols);
     Floats rstd(kNormRows);
-    engine::RmsNorm(ops, c.x.data(), kCols, c.gamma.data(), kEps,
-                    {y.data(), engine::DType::kF32, kNormRows, kCols, kCols}, rstd.data());
-    Floats dx(kNormRows * kCols);
-    Floats dgamma(kCols);
-    RmsNormBackward(ops, c.x.data(), c.gamma.data(), rstd.data(), c.dy.data(), kNormRows, kCols,
+    engine::RmsNorm(ops, c.x.data(), kNormCols, c.gamma.data(), kEps,
+                    {y.data(), engine::DType::kF32, kNormRows, kNormCols, kNormCols}, rstd.data());
+    Floats dx(kNormRows * kNormCols);
+    Floats dgamma(kNormCols);
+    RmsNormBackward(ops, c.x.data(), c.gamma.data(), rstd.data(), c.dy.data(), kNormRows, kNormCols,
                     dx.data(), dgamma.data());
 
     EXPECT_LT(RelativeError(dx, want_dx), 1e-5);
@@ -73,15 +73,16 @@ TEST(NormBackward, LayerNormAgreesWithFiniteDifferences) {
       NumericGradient([&](const Doubles& at) { return Loss(c, true, x, gamma, at); }, beta);
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    Floats y(kNormRows * kCols);
+    Floats y(kNormRows * kNormCols);
     Floats stats(2 * kNormRows);
-    engine::LayerNorm(ops, c.x.data(), kCols, c.gamma.data(), c.beta.data(), kEps,
-                      {y.data(), engine::DType::kF32, kNormRows, kCols, kCols}, stats.data());
-    Floats dx(kNormRows * kCols);
-    Floats dgamma(kCols);
-    Floats dbeta(kCols);
-    LayerNormBackward(ops, c.x.data(), c.gamma.data(), stats.data(), c.dy.data(), kNormRows, kCols,
-                      dx.data(), dgamma.data(), dbeta.data());
+    engine::LayerNorm(ops, c.x.data(), kNormCols, c.gamma.data(), c.beta.data(), kEps,
+                      {y.data(), engine::DType::kF32, kNormRows, kNormCols, kNormCols},
+                      stats.data());
+    Floats dx(kNormRows * kNormCols);
+    Floats dgamma(kNormCols);
+    Floats dbeta(kNormCols);
+    LayerNormBackward(ops, c.x.data(), c.gamma.data(), stats.data(), c.dy.data(), kNormRows,
+                      kNormCols, dx.data(), dgamma.data(), dbeta.data());
 
     EXPECT_LT(RelativeError(dx, want_dx), 1e-5);
     EXPECT_LT(RelativeError(dgamma, want_dgamma), 1e-5);
@@ -91,17 +92,17 @@ TEST(NormBackward, LayerNormAgreesWithFiniteDifferences) {
 
 TEST(NormBackward, ThreadCountChangesNoBit) {
   constexpr int64_t kManyRows = 1000;
-  const Floats x = RandomFloats(kManyRows * kCols, 5);
-  const Floats gamma = RandomFloats(kCols, 6);
-  const Floats dy = RandomFloats(kManyRows * kCols, 7);
+  const Floats x = RandomFloats(kManyRows * kNormCols, 5);
+  const Floats gamma = RandomFloats(kNormCols, 6);
+  const Floats dy = RandomFloats(kManyRows * kNormCols, 7);
   const Floats rstd(kManyRows, 0.7f);
   Floats sums[3];
   for (int threads = 1; threads <= 3; ++threads) {
     ThreadPool pool(threads);
     engine::OpsContext ops(*engine::RunnableKernelTables().back(), pool);
-    Floats dx(kManyRows * kCols);
-    sums[threads - 1].assign(kCols, 0);
-    RmsNormBackward(ops, x.data(), gamma.data(), rstd.data(), dy.data(), kManyRows, kCols,
+    Floats dx(kManyRows * kNormCols);
+    sums[threads - 1].assign(kNormCols, 0);
+    RmsNormBackward(ops, x.data(), gamma.data(), rstd.data(), dy.data(), kManyRows, kNormCols,
                     dx.data(), sums[threads - 1].data());
   }
 

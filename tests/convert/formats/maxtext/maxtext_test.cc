@@ -49,7 +49,9 @@ struct Array {
 };
 using Arrays = std::map<std::string, Array>;
 
-fs::path Golden(const std::string& name) { return tests::SourceDir() / "tests/golden" / name; }
+fs::path MaxTextGolden(const std::string& name) {
+  return tests::SourceDir() / "tests/golden" / name;
+}
 
 Array ArrayOf(const engine::ConstTensorView& view, std::span<const std::byte> bytes) {
   return {view.dtype, view.shape, {bytes.begin(), bytes.end()}};
@@ -80,7 +82,8 @@ Arrays TensorsOf(const fs::path& model) {
 // MaxText's converter joins paths of the tree with dashes: params-decoder-… is
 // params.params.decoder.…
 Arrays GoldenLeaves(const std::string& file) {
-  const auto golden = engine::SafetensorsFile::Open(Golden("maxtext") / (file + ".safetensors"));
+  const auto golden =
+      engine::SafetensorsFile::Open(MaxTextGolden("maxtext") / (file + ".safetensors"));
   Arrays arrays;
   for (const std::string& name : golden.names()) {
     std::string path = "params." + name;
@@ -193,7 +196,7 @@ TEST_F(MaxTextTest, WhatIsWrittenIsWhatMaxTextsConverterWrites) {
   for (const Pair& pair : kPairs) {
     SCOPED_TRACE(pair.file);
     fs::remove_all(out_);
-    ConvertSpec spec = Spec(Golden(pair.model), "maxtext", out_);
+    ConvertSpec spec = Spec(MaxTextGolden(pair.model), "maxtext", out_);
     spec.dtype = "f32";
     spec.layout = pair.layout;
     spec.maxtext.model = pair.maxtext_model;
@@ -223,13 +226,13 @@ TEST_F(MaxTextTest, WhatMaxTextsConverterWritesIsReadAsTheModelItWasMadeOf) {
       WriteCheckpoint(GoldenLeaves(pair.file), checkpoint_);
       fs::remove_all(out_);
       ConvertSpec spec = Spec(checkpoint_, "hf", out_);
-      spec.base = Golden(pair.model);
+      spec.base = MaxTextGolden(pair.model);
       spec.dtype = dtype;
       spec.maxtext.model = pair.maxtext_model;
 
       Run(spec);
 
-      Arrays wanted = TensorsOf(Golden(pair.model));
+      Arrays wanted = TensorsOf(MaxTextGolden(pair.model));
       if (dtype == "f32") {
         for (auto& [name, array] : wanted) array = Widened(array);
       }
@@ -257,9 +260,9 @@ TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
       const std::string layout = ++turn % 2 == 0 ? "scanned" : "unscanned";
       SCOPED_TRACE(model + " " + layout + " " + dtype + (all_bf16 ? " all" : ""));
       fs::remove_all(checkpoint_);
-      const Arrays original = TensorsOf(Golden(model));
+      const Arrays original = TensorsOf(MaxTextGolden(model));
       const DType was = original.begin()->second.dtype;
-      ConvertSpec spec = Spec(Golden(model), "maxtext", checkpoint_);
+      ConvertSpec spec = Spec(MaxTextGolden(model), "maxtext", checkpoint_);
       spec.dtype = dtype;
       spec.layout = layout;
       spec.maxtext.all_bf16 = all_bf16;
@@ -276,7 +279,7 @@ TEST_F(MaxTextTest, EveryModelComesBackByteForByte) {
       }
       ExpectSame(tensors, original);
       EXPECT_EQ(back->ReadText("generation_config.json"),
-                engine::ModelDir::Open(Golden(model)).ReadText("generation_config.json"));
+                engine::ModelDir::Open(MaxTextGolden(model)).ReadText("generation_config.json"));
     }
   }
 }
@@ -286,12 +289,12 @@ TEST_F(MaxTextTest, PiecesAreTheWholeOnAnyNumberOfThreads) {
   for (const char* model : {"gemma3-text-tiny", "llama3-tiny-rope-scaling", "qwen3-tiny"}) {
     for (const int64_t chunk_bytes : {int64_t{256}, int64_t{3000}, int64_t{1} << 30}) {
       SCOPED_TRACE(std::string(model) + " " + std::to_string(chunk_bytes));
-      ConvertSpec spec = Spec(Golden(model), "maxtext", out_);
+      ConvertSpec spec = Spec(MaxTextGolden(model), "maxtext", out_);
       fs::remove_all(out_);
       spec.dtype = "f32";
       Run(spec);
       WriteCheckpoint(LeavesOf(out_), checkpoint_, {.max_chunk_bytes = chunk_bytes});
-      const auto source = OpenMaxText(checkpoint_, Golden(model), std::nullopt, "");
+      const auto source = OpenMaxText(checkpoint_, MaxTextGolden(model), std::nullopt, "");
       Arrays wanted;
       for (int64_t part = 0; part < source->parts(); ++part) {
         source->ReadPart(part, [&](const auto& tensor, const auto& bytes) {
@@ -324,7 +327,7 @@ TEST_F(MaxTextTest, PiecesAreTheWholeOnAnyNumberOfThreads) {
 }
 
 TEST_F(MaxTextTest, ADamagedChunkIsNamedAndNothingIsKept) {
-  ConvertSpec spec = Spec(Golden("llama3-tiny-rope-scaling"), "maxtext", out_);
+  ConvertSpec spec = Spec(MaxTextGolden("llama3-tiny-rope-scaling"), "maxtext", out_);
   Run(spec);
   OrbaxStorage files{.ocdbt = false, .max_chunk_bytes = 512};
   WriteCheckpoint(LeavesOf(out_), checkpoint_, files);
@@ -339,7 +342,7 @@ TEST_F(MaxTextTest, ADamagedChunkIsNamedAndNothingIsKept) {
     std::ofstream(file, std::ios::binary) << bytes;
   }
   spec = Spec(checkpoint_, "hf", out_);
-  spec.base = Golden("llama3-tiny-rope-scaling");
+  spec.base = MaxTextGolden("llama3-tiny-rope-scaling");
   for (int round = 0; round < 5; ++round) {
     ExpectFault(spec, "embedding/c/" + std::to_string(n_chunks / 2) + "/0'");
     EXPECT_FALSE(fs::exists(out_));
@@ -348,7 +351,7 @@ TEST_F(MaxTextTest, ADamagedChunkIsNamedAndNothingIsKept) {
 
 // A record with a mix of dtypes that our writers never produce.
 TEST_F(MaxTextTest, LayersMayBeOfDifferentTypes) {
-  ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", checkpoint_);
+  ConvertSpec spec = Spec(MaxTextGolden("qwen3-tiny"), "maxtext", checkpoint_);
   spec.dtype = "f32";
   Run(spec);
   const std::string first = "model.layers.0.mlp.up_proj.weight";
@@ -376,7 +379,7 @@ TEST_F(MaxTextTest, EveryVariantOfStorageIsWritten) {
   for (const bool ocdbt : {false, true}) {
     for (const int zarr : {2, 3}) {
       fs::remove_all(out_);
-      ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", out_);
+      ConvertSpec spec = Spec(MaxTextGolden("qwen3-tiny"), "maxtext", out_);
       spec.maxtext.ocdbt = ocdbt;
       spec.maxtext.zarr = zarr;
       Run(spec);
@@ -393,12 +396,12 @@ float Bf16(double value) {
 
 // MaxText has no fixture for it: names and numbers follow the rules of its converter.
 TEST_F(MaxTextTest, Gemma3HasBlocksOfSixAndTheRestApart) {
-  ConvertSpec spec = Spec(Golden("gemma3-text-tiny"), "maxtext", out_);
+  ConvertSpec spec = Spec(MaxTextGolden("gemma3-text-tiny"), "maxtext", out_);
   spec.dtype = "f32";
   Run(spec);
 
   const Arrays leaves = LeavesOf(out_);
-  const Arrays tensors = TensorsOf(Golden("gemma3-text-tiny"));
+  const Arrays tensors = TensorsOf(MaxTextGolden("gemma3-text-tiny"));
   const std::vector<float> embedding = Floats(leaves.at("params.params.token_embedder.embedding"));
   const std::vector<float> theirs = Floats(tensors.at("model.embed_tokens.weight"));
   ASSERT_EQ(embedding.size(), theirs.size());
@@ -453,9 +456,9 @@ TEST_F(MaxTextTest, TreesOfNnxAndOfTunixAreRead) {
     fs::rename(checkpoint_ / "5/items", checkpoint_ / "5/model_params");
     fs::remove_all(out_);
     ConvertSpec spec = Spec(checkpoint_, "hf", out_);
-    spec.base = Golden("qwen3-tiny");
+    spec.base = MaxTextGolden("qwen3-tiny");
     Run(spec);
-    ExpectSame(TensorsOf(out_), TensorsOf(Golden("qwen3-tiny")));
+    ExpectSame(TensorsOf(out_), TensorsOf(MaxTextGolden("qwen3-tiny")));
   }
 }
 
@@ -466,7 +469,7 @@ TEST_F(MaxTextTest, ParametersThatDoNotFitAreNamed) {
 
   WriteCheckpoint(golden, checkpoint_);
   ExpectFault(spec, "set base to the Hugging Face model directory");
-  spec.base = Golden("qwen3-tiny");
+  spec.base = MaxTextGolden("qwen3-tiny");
 
   Arrays leaves = golden;
   leaves.erase(wo);
@@ -507,9 +510,10 @@ TEST_F(MaxTextTest, ParametersThatDoNotFitAreNamed) {
 }
 
 TEST_F(MaxTextTest, ModelsThatItsTreeHasNoPlaceForAreRefused) {
-  ExpectFault(Spec(Golden("gpt2-tiny"), "maxtext", out_), "family 'gpt2' is not converted");
-  ExpectFault(Spec(Golden("qwen2-tiny"), "maxtext", out_), "family 'qwen2' is not converted");
-  ConvertSpec spec = Spec(Golden("qwen3-tiny"), "maxtext", out_);
+  ExpectFault(Spec(MaxTextGolden("gpt2-tiny"), "maxtext", out_), "family 'gpt2' is not converted");
+  ExpectFault(Spec(MaxTextGolden("qwen2-tiny"), "maxtext", out_),
+              "family 'qwen2' is not converted");
+  ConvertSpec spec = Spec(MaxTextGolden("qwen3-tiny"), "maxtext", out_);
   spec.maxtext.model = "mixtral-8x7b";
   ExpectFault(spec, "has one form only");
   spec.maxtext = {};
@@ -595,7 +599,7 @@ TEST_F(MaxTextTest, RowsOfATensorGoWhereTheWholeTensorPutsThem) {
 
 TEST_F(MaxTextTest, RowsThatASourceReadsAreThoseOfTheTensor) {
   for (const std::optional<DType> dtype : {std::optional<DType>(), std::optional(DType::kF32)}) {
-    const auto source = OpenModelFiles(Golden("gemma2-tiny"), dtype);
+    const auto source = OpenModelFiles(MaxTextGolden("gemma2-tiny"), dtype);
     int tensors = 0;
     for (int64_t i = 0; i < source->parts(); ++i) {
       const auto& shape = source->tensors()[static_cast<size_t>(i)].view.shape;
@@ -628,7 +632,7 @@ TEST_F(MaxTextTest, ProductsOfNumbersOf16BitsComeBackFromF32) {
 }
 
 TEST_F(MaxTextTest, WhatBf16WouldDamageIsKeptInF32UnlessToldOtherwise) {
-  ConvertSpec spec = Spec(Golden("gemma2-tiny"), "maxtext", out_);
+  ConvertSpec spec = Spec(MaxTextGolden("gemma2-tiny"), "maxtext", out_);
   Run(spec);
   const auto dtype_of = [&](const char* name) {
     return LeavesOf(out_).at("params.params." + std::string(name)).dtype;
@@ -656,7 +660,7 @@ TEST_F(MaxTextTest, WhatBf16WouldDamageIsKeptInF32UnlessToldOtherwise) {
 
 TEST_F(MaxTextTest, ScannedBecomesUnscannedAndBack) {
   const fs::path unscanned = dir_.path() / "unscanned";
-  ConvertSpec spec = Spec(Golden("gemma2-tiny"), "maxtext", checkpoint_);
+  ConvertSpec spec = Spec(MaxTextGolden("gemma2-tiny"), "maxtext", checkpoint_);
   Run(spec);
   spec = Spec(checkpoint_, "maxtext", unscanned);
   spec.layout = "unscanned";
