@@ -3,6 +3,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <functional>
 #include <optional>
@@ -200,12 +201,16 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
     active->scores.push_back({.token = request.prompt.front()});
     active->n_scored = 1;
   }
+  if (request.pooling) {
+    active->hidden_sum.resize(static_cast<size_t>(model_.model->config().hidden_dim));
+  }
   scheduler_->Add({.id = id,
                    .prompt = std::move(request.prompt),
                    .n = request.n,
                    .priority = request.priority,
                    .client = request.client,
                    .scores_prompt = request.prompt_logprobs >= 0,
+                   .needs_every_row = request.pooling && *request.pooling != Pooling::kLast,
                    .adapter = request.adapter ? request.adapter->fingerprint() : "",
                    .tenant = request.prefix_tenant});
   const bool has_deadline = request.deadline || request.queue_deadline;
@@ -316,6 +321,7 @@ bool EngineLoop::PlanAndRun() {
   }
   ScorePrompts();
   scheduler_->Commit();
+  TakeEmbeddings();
   SampleAndTake();
 #ifndef NDEBUG
   scheduler_->CheckInvariants();
@@ -329,13 +335,21 @@ void EngineLoop::CollectSlices(const BatchPlan& plan) {
   for (const PlannedSlice& planned : plan.slices) {
     StepRunner::Slice slice;
     slice.planned = planned;
-    const Active& active = *Find(planned.sequence->request);
+    Active& active = *Find(planned.sequence->request);
     slice.adapter = active.request.adapter.get();
     if (planned.sequence->scores_prompt) {
       // The row of position p predicts token p + 1. After a preemption, rows with known scores are
       // computed again for their keys and values only.
       slice.score_begin = std::max(planned.first_position, active.n_scored - 1);
       slice.score_end = std::min(planned.first_position + planned.n_tokens, active.prompt_len - 1);
+    }
+    if (active.request.pooling) {
+      // After a preemption, positions that were added before are computed for their keys only.
+      const PooledPositions pooled = PositionsOf(*active.request.pooling, active.prompt_len);
+      slice.pools = true;
+      slice.pool_begin = std::max({planned.first_position, pooled.begin, active.n_pooled});
+      slice.pool_end = std::min(planned.first_position + planned.n_tokens, pooled.end);
+      slice.hidden_sum = active.hidden_sum;
     }
     slices_.push_back(slice);
     adapted = adapted || slice.adapter != nullptr;
@@ -379,15 +393,58 @@ void EngineLoop::ScorePrompts() {
   }
 }
 
+// Notes what the step added to the sums, and ends the requests whose sum is complete.
+void EngineLoop::TakeEmbeddings() {
+  pooled_.clear();
+  for (const StepRunner::Slice& slice : slices_) {
+    if (!slice.pools) continue;
+    const RequestId id = slice.planned.sequence->request;
+    Active& active = *Find(id);
+    active.n_pooled =
+        std::max(active.n_pooled, slice.planned.first_position + slice.planned.n_tokens);
+    if (slice.planned.samples) pooled_.push_back(id);
+  }
+  for (const RequestId id : pooled_) {
+    Active& active = *Find(id);
+    Sequence& sequence = *scheduler_->Choices(id)[0];
+    CountPrompt(active);
+    if (!HasMemoryFor([&] { FinishEmbedding(active, sequence); })) EndWithoutMemory(id);
+  }
+}
+
+void EngineLoop::FinishEmbedding(Active& active, Sequence& sequence) {
+  const RequestId id = sequence.request;
+  const auto n =
+      static_cast<double>(PositionsOf(*active.request.pooling, active.prompt_len).count());
+  Embedding embedding;
+  embedding.values.reserve(active.hidden_sum.size());
+  for (const double sum : active.hidden_sum) {
+    embedding.values.push_back(static_cast<float>(sum / n));
+  }
+  if (!std::all_of(embedding.values.begin(), embedding.values.end(),
+                   [](float value) { return std::isfinite(value); })) {
+    End(id, {.outcome = RequestFinished::Outcome::kFailed,
+             .code = ErrorCode::kInternal,
+             .message = "the model produced hidden states that are not finite numbers; its weights "
+                        "may be damaged"});
+    return;
+  }
+  Emit(active, id, std::move(embedding));
+  FinishChoice(active, sequence, {.reason = ChoiceFinished::Reason::kStop});
+}
+
+void EngineLoop::CountPrompt(Active& active) {
+  if (active.prompt_counted) return;
+  active.prompt_counted = true;
+  stats_.prompt_tokens_total += active.prompt_len;
+}
+
 void EngineLoop::SampleAndTake() {
   jobs_.clear();
   sampled_.clear();
   const auto add = [&](const Sequence& sequence, int64_t row) {
     Active& active = *Find(sequence.request);
-    if (!active.prompt_counted) {
-      active.prompt_counted = true;
-      stats_.prompt_tokens_total += active.prompt_len;
-    }
+    CountPrompt(active);
     const Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
     StepRunner::Job job;
     job.logit_row = row;
@@ -401,7 +458,7 @@ void EngineLoop::SampleAndTake() {
     sampled_.push_back({sequence.request, sequence.choice});
   };
   for (const StepRunner::Slice& slice : slices_) {
-    if (!slice.planned.samples) continue;
+    if (!slice.planned.samples || slice.pools) continue;
     const Sequence& sequence = *slice.planned.sequence;
     if (!slice.planned.forks) {
       add(sequence, slice.sample_row);
