@@ -61,8 +61,8 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
                              .positions = positions_,
                              .slices = attention_slices_,
                              .logit_rows = logit_rows_,
-                             .hidden_sums = hidden_sums_,
-                             .adapters = adapters_},
+                             .adapters = adapters_,
+                             .hidden_sums = hidden_sums_},
                             kv_);
 }
 

@@ -26,9 +26,9 @@ struct BatchView {
   std::span<const int32_t> positions;           // [rows]
   std::span<const AttentionSlice> slices;       // cover the rows in order
   std::span<const int32_t> logit_rows;          // ascending; only these reach the head
-  std::span<const HiddenSum> hidden_sums = {};  // ascending, without overlap
   // By slice; null for the base model alone. Empty: no slice has an adapter.
   std::span<const Adapter* const> adapters = {};
+  std::span<const HiddenSum> hidden_sums = {};  // ascending, without overlap
 };
 
 }  // namespace tandem::engine
