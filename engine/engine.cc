@@ -61,8 +61,11 @@ void CheckRequest(const GenerationRequest& request, const LoadedModel& model) {
     CheckTokens({&token, 1}, model.vocab_size, "logit_bias");
   }
   TANDEM_CHECK(request.adapter == nullptr || &request.adapter->base() == model.model.get());
-  TANDEM_CHECK(!request.pooling || (request.n == 1 && request.stop.max_new_tokens == 0 &&
-                                    request.top_logprobs < 0 && request.prompt_logprobs < 0));
+  CheckTokens(request.next_tokens, model.vocab_size, "next_tokens");
+  const bool only_reads = request.pooling || !request.next_tokens.empty();
+  TANDEM_CHECK(!only_reads || (request.n == 1 && request.stop.max_new_tokens == 0 &&
+                               request.top_logprobs < 0 && request.prompt_logprobs < 0));
+  TANDEM_CHECK(!request.pooling || request.next_tokens.empty());
   CheckAtLeast(request.n, 1, "n");
   CheckAtLeast(request.stop.max_new_tokens, 0, "max_tokens");
   CheckAtLeast(request.stop.min_new_tokens, 0, "min_tokens");

@@ -39,6 +39,9 @@ struct GenerationRequest {
   // Set: the request generates nothing; it answers with one Embedding of its prompt. REQUIRES: n is
   // 1, max_new_tokens is 0, and no log-probabilities are requested.
   std::optional<Pooling> pooling = {};
+  // Not empty: the request generates nothing; it answers with the log-probabilities of these tokens
+  // after its prompt (NextTokenScores). REQUIRES: as for `pooling`, which is unset.
+  std::vector<TokenId> next_tokens = {};
   bool skip_special_tokens = true;
   std::vector<TokenId> shown_special_tokens;  // text although special tokens are skipped
   // The answer continues the prompt's text. A leading space is then text even if the tokenizer
@@ -76,6 +79,11 @@ struct PromptScores {
 // final hidden states, not normalised. Finite. Its bits depend on the prompt alone.
 struct Embedding {
   std::vector<float> values;  // [hidden_dim]
+};
+
+// Sent once, before ChoiceFinished, by a request with `next_tokens`: one entry for each, in order.
+struct NextTokenScores {
+  std::vector<TokenLogprob> tokens;
 };
 
 struct TextDelta {
@@ -119,8 +127,8 @@ struct RequestFinished {
   RequestTimings timings = {};
 };
 
-using GenerationEvent =
-    std::variant<PromptScores, Embedding, TextDelta, ChoiceFinished, RequestFinished>;
+using GenerationEvent = std::variant<PromptScores, Embedding, NextTokenScores, TextDelta,
+                                     ChoiceFinished, RequestFinished>;
 
 // Called on the engine thread; must not block and must not call the engine except Cancel/Pause.
 using EventSink = std::function<void(RequestId, GenerationEvent)>;

@@ -29,6 +29,8 @@ constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
 constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(10);
 constexpr const char* kOutOfMemory = "not enough memory for this request";
 constexpr const char* kOutOfMemoryReason = "out_of_memory";
+constexpr const char* kNotFinite =
+    "the model produced logits that are not finite numbers; its weights may be damaged";
 
 // Runs `action` and reports an exception with fail(code, message). Needs no memory to report that
 // there is none.
@@ -425,8 +427,7 @@ void EngineLoop::FinishEmbedding(Active& active, Sequence& sequence) {
                    [](float value) { return std::isfinite(value); })) {
     End(id, {.outcome = RequestFinished::Outcome::kFailed,
              .code = ErrorCode::kInternal,
-             .message = "the model produced hidden states that are not finite numbers; its weights "
-                        "may be damaged"});
+             .message = kNotFinite});
     return;
   }
   Emit(active, id, std::move(embedding));
@@ -448,6 +449,13 @@ void EngineLoop::SampleAndTake() {
     const Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
     StepRunner::Job job;
     job.logit_row = row;
+    for (const TokenId token : active.request.next_tokens) {
+      job.token = token;
+      job.n_top = 0;
+      jobs_.push_back(job);
+      sampled_.push_back({sequence.request, sequence.choice});
+    }
+    if (!active.request.next_tokens.empty()) return;
     if (active.request.stop.max_new_tokens > 0) {
       job.sampler = &choice.sampler;
       job.position = sequence.length();
@@ -480,19 +488,33 @@ void EngineLoop::SampleAndTake() {
   }
 }
 
+// Takes the score of one of next_tokens. Returns false when the request has all of them.
+bool EngineLoop::AwaitsNextScores(Active& active, RequestId id, StepRunner::Job& job) {
+  if (!std::isfinite(job.logprob.logprob)) {
+    End(id, {.outcome = RequestFinished::Outcome::kFailed,
+             .code = ErrorCode::kInternal,
+             .message = kNotFinite});
+    return true;
+  }
+  active.next_scores.push_back(std::move(job.logprob));
+  if (active.next_scores.size() < active.request.next_tokens.size()) return true;
+  Emit(active, id, NextTokenScores{std::move(active.next_scores)});
+  return false;
+}
+
 void EngineLoop::TakeToken(Active& active, Sampled who, StepRunner::Job& job) {
   Sequence& sequence = *scheduler_->Choices(who.request)[static_cast<size_t>(who.choice)];
   if (active.request.stop.max_new_tokens == 0) {
+    if (!active.request.next_tokens.empty() && AwaitsNextScores(active, who.request, job)) return;
     FinishChoice(active, sequence, {.reason = ChoiceFinished::Reason::kLength});
     return;
   }
   if (job.token < 0) {
     const bool forbids = !active.request.sampling.logit_bias.empty();
-    End(who.request, {.outcome = RequestFinished::Outcome::kFailed,
-                      .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
-                      .message = forbids ? "logit_bias excludes every token: allow at least one"
-                                         : "the model produced logits that are not finite numbers; "
-                                           "its weights may be damaged"});
+    End(who.request,
+        {.outcome = RequestFinished::Outcome::kFailed,
+         .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
+         .message = forbids ? "logit_bias excludes every token: allow at least one" : kNotFinite});
     return;
   }
   Choice& choice = active.choices[static_cast<size_t>(who.choice)];

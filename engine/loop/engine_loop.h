@@ -77,7 +77,8 @@ class EngineLoop {
     std::vector<TokenLogprob> scores;  // of the prompt, until sent
     int64_t n_scored = 0;            // scored prompt positions, the unpredicted first one included
     std::vector<double> hidden_sum;  // of the pooled positions before n_pooled; [hidden_dim]
-    int64_t n_pooled = 0;            // positions before it are computed and, if pooled, added
+    std::vector<TokenLogprob> next_scores;  // of next_tokens, until sent
+    int64_t n_pooled = 0;  // positions before it are computed and, if pooled, added
     bool prompt_counted = false;
     std::optional<Clock::time_point> started{};  // first rows computed
     std::optional<Clock::time_point> first_token{};
@@ -115,6 +116,7 @@ class EngineLoop {
   void FinishEmbedding(Active& active, Sequence& sequence);
   void CountPrompt(Active& active);
   void SampleAndTake();
+  bool AwaitsNextScores(Active& active, RequestId id, StepRunner::Job& job);
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
   void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
   void FailStep(ErrorCode code, std::string_view message);

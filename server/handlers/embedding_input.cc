@@ -18,12 +18,17 @@ std::vector<TokenId> EncodeInput(const ServedModel& model, const Prompt& input,
     ids.insert(ids.end(), suffix.begin(), suffix.end());
   }
   if (ids.empty()) throw BadValue(param, param + " has no tokens");
-  const int64_t context = model.loaded().max_model_len;
-  if (static_cast<int64_t>(ids.size()) <= context) return ids;
-  throw Error(ErrorCode::kInvalidArgument,
-              "input is too long: this model's maximum context length is " +
-                  std::to_string(context) + " tokens, and " + param + " has " +
-                  std::to_string(ids.size()) + " tokens: send it in parts")
+  CheckInputLength(model, ids.size(), model.loaded().max_model_len, param);
+  return ids;
+}
+
+void CheckInputLength(const ServedModel& model, size_t n_tokens, int64_t most,
+                      const std::string& param) {
+  if (static_cast<int64_t>(n_tokens) <= most) return;
+  throw Error(ErrorCode::kInvalidArgument, "input is too long: the maximum of model '" + model.id +
+                                               "' is " + std::to_string(most) + " tokens, and " +
+                                               param + " has " + std::to_string(n_tokens) +
+                                               " tokens: send it in parts")
       .WithParam(param)
       .WithReason("context_length_exceeded");
 }
@@ -38,15 +43,21 @@ engine::Pooling PoolingOf(const ServedModel& model, std::optional<engine::Poolin
       .WithParam("pooling");
 }
 
-engine::GenerationRequest MakePooledRequest(const ServedModel& model, std::vector<TokenId> input,
-                                            engine::Pooling pooling, int priority) {
+engine::GenerationRequest MakeReadingRequest(const ServedModel& model, std::vector<TokenId> input,
+                                             int priority) {
   engine::GenerationRequest request;
   request.prompt = std::move(input);
-  request.pooling = pooling;
   request.stop.max_new_tokens = 0;
   request.priority = priority;
   request.adapter = model.adapter;
   if (model.adapter) request.adapter_name = model.id;
+  return request;
+}
+
+engine::GenerationRequest MakePooledRequest(const ServedModel& model, std::vector<TokenId> input,
+                                            engine::Pooling pooling, int priority) {
+  engine::GenerationRequest request = MakeReadingRequest(model, std::move(input), priority);
+  request.pooling = pooling;
   return request;
 }
 

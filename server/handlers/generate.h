@@ -30,7 +30,7 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const Request& request, const ResponseWriter& writer);
 
-// As Generate, for requests with `pooling`, one per prompt of `answer`.
+// As Generate, for requests with `pooling` or `next_tokens`, one per prompt of `answer`.
 void Embed(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
            std::vector<engine::GenerationRequest> requests, VectorAnswer answer,
            const Request& request, const ResponseWriter& writer);

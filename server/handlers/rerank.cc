@@ -3,46 +3,30 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "server/handlers/embedding_input.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/relevance.h"
 #include "server/wire/embedding_request.h"
-#include "server/wire/embedding_vector.h"
 #include "server/wire/json_text.h"
 
 namespace tandem::server {
 namespace {
 
-// The texts of one request and their unit vectors, while these arrive.
-struct Texts {
-  std::vector<engine::GenerationRequest> requests;
-  int64_t n_tokens = 0;
-  std::vector<std::vector<float>> vectors;  // by request
-};
-
-void AddText(const ServedModel& model, const std::string& text, const std::string& param,
-             engine::Pooling pooling, int priority, Texts& texts) {
-  texts.requests.push_back(
-      MakePooledRequest(model, EncodeInput(model, text, param), pooling, priority));
-  texts.n_tokens += std::ssize(texts.requests.back().prompt);
-}
-
-// Runs the texts. `body` makes the answer when all vectors are there.
+// Runs the texts. `body` makes the answer when all numbers are there.
 void RunTexts(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
-              const std::shared_ptr<Texts>& texts, std::function<std::string()> body,
+              const std::shared_ptr<Relevance>& relevance, std::function<std::string()> body,
               const std::vector<std::string>& ignored, const Request& request,
               const ResponseWriter& writer) {
   if (!ignored.empty()) writer.AddHeader("x-ignored-params", IgnoredParamsHeader(ignored));
-  texts->vectors.resize(texts->requests.size());
+  std::vector<engine::GenerationRequest> requests = relevance->TakeRequests();
   VectorAnswer answer;
-  answer.n_prompts = texts->requests.size();
-  answer.take = [texts, dimensions = model->loaded().hidden_dim](size_t text,
-                                                                 const std::vector<float>& values) {
-    texts->vectors[text] = UnitVector(values, dimensions);
+  answer.n_prompts = requests.size();
+  answer.take = [relevance](size_t text, const std::vector<float>& values) {
+    relevance->Take(text, values);
   };
   answer.body = std::move(body);
-  Embed(context, model, std::move(texts->requests), std::move(answer), request, writer);
+  Embed(context, model, std::move(requests), std::move(answer), request, writer);
 }
 
 void AppendTokenUsage(std::string& out, int64_t n_tokens) {
@@ -59,20 +43,19 @@ void Score(const HandlerContext& context, Request request, ResponseWriter writer
   const nlohmann::ordered_json json = ParseJsonObject(request.body);
   const auto model = context.models.Find(FieldReader(json).RequiredString("model"));
   const ScoreRequest score = ParseScoreRequest(json);
-  const engine::Pooling pooling = PoolingOf(*model, score.pooling);
-  const auto texts = std::make_shared<Texts>();
-  for (const std::string& text : score.first) {
-    AddText(*model, text, "text_1", pooling, score.priority, *texts);
-  }
-  for (const std::string& text : score.second) {
-    AddText(*model, text, "text_2", pooling, score.priority, *texts);
-  }
+  const auto relevance =
+      std::make_shared<Relevance>(*model, Relevance::Texts{.first = score.first,
+                                                           .first_param = "text_1",
+                                                           .second = score.second,
+                                                           .second_param = "text_2",
+                                                           .pooling = score.pooling,
+                                                           .priority = score.priority});
 
   const int64_t created = std::chrono::duration_cast<std::chrono::seconds>(
                               std::chrono::system_clock::now().time_since_epoch())
                               .count();
-  const auto body = [texts, created, id = NewObjectId("score-"), model_id = model->id,
-                     n_first = score.first.size()] {
+  const auto body = [relevance, created, id = NewObjectId("score-"), model_id = model->id] {
+    const std::vector<double> scores = relevance->Scores();
     std::string out = R"({"id":)";
     AppendJsonString(out, id);
     out += R"(,"object":"list","created":)";
@@ -80,21 +63,20 @@ void Score(const HandlerContext& context, Request request, ResponseWriter writer
     out += R"(,"model":)";
     AppendJsonString(out, model_id);
     out += R"(,"data":[)";
-    for (size_t i = 0; n_first + i < texts->vectors.size(); ++i) {
+    for (size_t i = 0; i < scores.size(); ++i) {
       if (i > 0) out.push_back(',');
       out += R"({"index":)";
       AppendJsonInt(out, i);
       out += R"(,"object":"score","score":)";
-      AppendJsonNumber(out,
-                       Cosine(texts->vectors[n_first == 1 ? 0 : i], texts->vectors[n_first + i]));
+      AppendJsonNumber(out, scores[i]);
       out.push_back('}');
     }
     out += "],";
-    AppendTokenUsage(out, texts->n_tokens);
+    AppendTokenUsage(out, relevance->n_tokens());
     out.push_back('}');
     return out;
   };
-  RunTexts(context, model, texts, body, score.ignored, request, writer);
+  RunTexts(context, model, relevance, body, score.ignored, request, writer);
 }
 
 // The documents by falling score; equal ones keep their order.
@@ -107,11 +89,8 @@ std::vector<size_t> Ranked(const std::vector<double>& scores) {
 }
 
 std::string RankingBody(const std::string& id, const std::string& model,
-                        const RerankRequest& rerank, const Texts& texts) {
-  std::vector<double> scores;
-  for (size_t i = 1; i < texts.vectors.size(); ++i) {
-    scores.push_back(Cosine(texts.vectors[0], texts.vectors[i]));
-  }
+                        const RerankRequest& rerank, const Relevance& relevance) {
+  const std::vector<double> scores = relevance.Scores();
   std::vector<size_t> order = Ranked(scores);
   order.resize(static_cast<size_t>(rerank.top_n));
   std::string out = R"({"id":)";
@@ -133,7 +112,7 @@ std::string RankingBody(const std::string& id, const std::string& model,
     out.push_back('}');
   }
   out += "],";
-  AppendTokenUsage(out, texts.n_tokens);
+  AppendTokenUsage(out, relevance.n_tokens());
   out.push_back('}');
   return out;
 }
@@ -144,16 +123,17 @@ void Rerank(const HandlerContext& context, Request request, ResponseWriter write
   const nlohmann::ordered_json json = ParseJsonObject(request.body);
   const auto model = context.models.Find(FieldReader(json).RequiredString("model"));
   const auto rerank = std::make_shared<const RerankRequest>(ParseRerankRequest(json));
-  const engine::Pooling pooling = PoolingOf(*model, rerank->pooling);
-  const auto texts = std::make_shared<Texts>();
-  AddText(*model, rerank->query, "query", pooling, rerank->priority, *texts);
-  for (const std::string& document : rerank->documents) {
-    AddText(*model, document, "documents", pooling, rerank->priority, *texts);
-  }
-  const auto body = [texts, rerank, id = NewObjectId("rerank-"), model_id = model->id] {
-    return RankingBody(id, model_id, *rerank, *texts);
+  const auto relevance =
+      std::make_shared<Relevance>(*model, Relevance::Texts{.first = {rerank->query},
+                                                           .first_param = "query",
+                                                           .second = rerank->documents,
+                                                           .second_param = "documents",
+                                                           .pooling = rerank->pooling,
+                                                           .priority = rerank->priority});
+  const auto body = [relevance, rerank, id = NewObjectId("rerank-"), model_id = model->id] {
+    return RankingBody(id, model_id, *rerank, *relevance);
   };
-  RunTexts(context, model, texts, body, rerank->ignored, request, writer);
+  RunTexts(context, model, relevance, body, rerank->ignored, request, writer);
 }
 
 }  // namespace

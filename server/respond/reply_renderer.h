@@ -53,7 +53,9 @@ class ReplyRenderer final : public EventRenderer {
 
   // events
   void Handle(size_t prompt_idx, engine::PromptScores& scores);
-  void Handle(size_t, engine::Embedding&) {}  // only requests with `pooling` get one
+  // Only the requests of a VectorRenderer get these two.
+  void Handle(size_t, engine::Embedding&) {}
+  void Handle(size_t, engine::NextTokenScores&) {}
   void Handle(size_t prompt_idx, engine::TextDelta& delta);
   void Handle(size_t prompt_idx, engine::ChoiceFinished& finished);
   void Handle(size_t prompt_idx, engine::RequestFinished& finished);

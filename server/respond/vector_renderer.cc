@@ -20,6 +20,10 @@ void VectorRenderer::On(size_t prompt_idx, engine::GenerationEvent event) {
   if (is_done_) return;
   if (const auto* embedding = std::get_if<engine::Embedding>(&event)) {
     answer_.take(prompt_idx, embedding->values);
+  } else if (const auto* scores = std::get_if<engine::NextTokenScores>(&event)) {
+    std::vector<float> logprobs;
+    for (const engine::TokenLogprob& token : scores->tokens) logprobs.push_back(token.logprob);
+    answer_.take(prompt_idx, logprobs);
   } else if (const auto* finished = std::get_if<RequestFinished>(&event)) {
     Finish(*finished);
   }

@@ -17,8 +17,9 @@ namespace tandem::server {
 struct VectorAnswer {
   size_t n_prompts = 0;
   std::string request_id;
-  // Both run on the answer thread. `take` gets the pooled hidden state of each prompt, in any
-  // order; `body` runs once after the last and returns the body of the answer.
+  // Both run on the answer thread. `take` gets the numbers of each prompt, in any order: its pooled
+  // hidden state, or the log-probabilities of its `next_tokens`. `body` runs once after the last
+  // and returns the body of the answer.
   std::function<void(size_t prompt_idx, const std::vector<float>& values)> take;
   std::function<std::string()> body;
   // As in ReplyShape; Embed sets both.
@@ -26,7 +27,7 @@ struct VectorAnswer {
   std::shared_ptr<const void> keeps_alive;
 };
 
-// Collects the embeddings of all prompts into one JSON body. If one prompt fails, the answer fails.
+// Collects the numbers of all prompts into one JSON body. If one prompt fails, the answer fails.
 class VectorRenderer final : public EventRenderer {
  public:
   VectorRenderer(VectorAnswer answer, ResponseWriter writer);

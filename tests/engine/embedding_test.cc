@@ -181,6 +181,30 @@ TEST_F(EmbeddingTest, EmbeddingsTakeNoStepFromAStream) {
   EXPECT_TRUE(embeds_at_end);
 }
 
+TEST_F(EmbeddingTest, NextTokensHaveTheLogprobsThatTheyHaveInAPrompt) {
+  Engine engine(Open(), options_);
+  GenerationRequest request = Pooled(Pooling::kLast, 20);
+  request.pooling.reset();
+  request.next_tokens = {7, 99};
+
+  const Answer answer = tests::Run(engine, request);
+
+  ASSERT_EQ(answer.next_scores.size(), 2u);
+  EXPECT_EQ(answer.end.outcome, RequestFinished::Outcome::kCompleted);
+  EXPECT_EQ(answer.terminal_events, 1);
+  for (size_t i = 0; i < 2; ++i) {
+    GenerationRequest scored = Pooled(Pooling::kLast, 20);
+    scored.pooling.reset();
+    scored.prompt.push_back(request.next_tokens[i]);
+    scored.prompt_logprobs = 0;
+    const TokenLogprob expected = tests::Run(engine, scored).prompt_scores->tokens.back();
+    EXPECT_EQ(answer.next_scores[i].token, request.next_tokens[i]);
+    EXPECT_EQ(answer.next_scores[i].logprob, expected.logprob);
+  }
+  request.next_tokens = {static_cast<TokenId>(engine.loaded().vocab_size)};
+  EXPECT_THROW(engine.Check(request), Error);
+}
+
 void WritePooling(const std::filesystem::path& model, const std::string& json) {
   std::filesystem::create_directories(model / "1_Pooling");
   std::ofstream(model / "1_Pooling" / "config.json") << json;

@@ -109,7 +109,7 @@ std::vector<GenerationRequest> Requests() {
     if (i % 5 == 3) request.prompt_logprobs = 2;
     requests.push_back(std::move(request));
   }
-  // Embeddings of prompts that share blocks with the others, and of one token.
+  // Embeddings of prompts that share blocks with the others, and of one token; two next tokens.
   for (const Pooling pooling : {Pooling::kMean, Pooling::kLast, Pooling::kCls}) {
     for (const size_t length : {size_t{1}, size_t{40}, size_t{120}}) {
       GenerationRequest request;
@@ -123,6 +123,11 @@ std::vector<GenerationRequest> Requests() {
       requests.push_back(std::move(request));
     }
   }
+  GenerationRequest next;
+  next.prompt.assign(shared.begin(), shared.begin() + 90);
+  next.next_tokens = {3, 200};
+  next.stop.max_new_tokens = 0;
+  requests.push_back(std::move(next));
   return requests;
 }
 

@@ -23,7 +23,8 @@ struct Answer {
   };
   std::map<int, Choice> choices;
   std::optional<engine::PromptScores> prompt_scores;
-  std::vector<std::vector<float>> embeddings;  // of Embedding events
+  std::vector<std::vector<float>> embeddings;     // of Embedding events
+  std::vector<engine::TokenLogprob> next_scores;  // of a NextTokenScores event
   bool scores_came_first = true;
   int terminal_events = 0;
   bool event_after_terminal = false;

@@ -163,6 +163,70 @@ TEST_F(AppEmbeddingsTest, ARankingIsOrderedByScoreAndCutAtTopN) {
   EXPECT_EQ(best[0]["document"]["text"], "the query");
 }
 
+// A tiny model with the reranker's mark in its template. The expected scores come from the
+// log-probabilities that completions report for the same prompt.
+TEST_F(AppEmbeddingsTest, ARerankerScoresByItsAnswer) {
+  const std::filesystem::path directory = directory_->path() / "reranker";
+  std::filesystem::create_directory(directory);
+  tests::TinyModelOptions model;
+  model.max_context_len = 1024;
+  model.special_tokens = {"<bos>", "<end>", "<|im_start|>", "<|im_end|>", "yes", "no"};
+  const std::string task =
+      "Judge whether the Document meets the requirements based on the Query and the Instruct "
+      "provided. Note that the answer can only be \"yes\" or \"no\".";
+  model.chat_template = task + "{{ messages[0].content }}";
+  tests::WriteTinyModel(directory, model);
+  AppOptions options = Defaults();
+  options.models = {{"", directory.string()}};
+  StartApp(std::move(options));
+  const auto expected = [&](const std::string& document) {
+    // The task's own yes and no are the template's text, so they are tokens.
+    const auto ids =
+        PostJson("/tokenize",
+                 {{"prompt", "<|im_start|>system\n" + task +
+                                 "<|im_end|>\n<|im_start|>user\n<Instruct>: Given a web search "
+                                 "query, retrieve relevant passages that answer the query\n"
+                                 "<Query>: who\n<Document>: " +
+                                 document +
+                                 "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"},
+                  {"add_special_tokens", false},
+                  {"parse_special", true}})["tokens"]
+            .get<std::vector<int>>();
+    double logprobs[2];
+    for (const int answer : {0, 1}) {
+      std::vector<int> scored = ids;
+      scored.push_back(4 + answer);
+      const Json reply = PostJson("/v1/completions", {{"model", "reranker"},
+                                                      {"prompt", scored},
+                                                      {"max_tokens", 0},
+                                                      {"echo", true},
+                                                      {"logprobs", 0}});
+      logprobs[answer] = reply["choices"][0]["logprobs"]["token_logprobs"].back().get<double>();
+    }
+    return 1 / (1 + std::exp(logprobs[1] - logprobs[0]));
+  };
+
+  const Json score = PostJson(
+      "/v1/score", {{"model", "reranker"}, {"text_1", "who"}, {"text_2", {"A dog.", "Rain"}}});
+  const Json ranking = PostJson(
+      "/v1/rerank",
+      {{"model", "reranker"}, {"query", "who"}, {"documents", {"A dog.", "Rain"}}})["results"];
+  const Json cosine =
+      PostJson("/v1/score",
+               {{"model", "reranker"}, {"pooling", "mean"}, {"text_1", "who"}, {"text_2", "who"}});
+
+  EXPECT_NEAR(score["data"][0]["score"].get<double>(), expected("A dog."), 1e-5);
+  EXPECT_NEAR(score["data"][1]["score"].get<double>(), expected("Rain"), 1e-5);
+  EXPECT_EQ(ranking[0]["relevance_score"], std::max(score["data"][0]["score"].get<double>(),
+                                                    score["data"][1]["score"].get<double>()));
+  EXPECT_NEAR(cosine["data"][0]["score"].get<double>(), 1, 1e-6);
+  const Json error = PostJson(
+      "/v1/rerank",
+      {{"model", "reranker"}, {"query", "who"}, {"documents", {"short", std::string(2000, 'x')}}},
+      400);
+  EXPECT_EQ(error["error"]["param"], "documents[1]");
+}
+
 TEST_F(AppEmbeddingsTest, AClientThatLeavesEndsItsWork) {
   AppOptions options = Defaults();
   options.engine.prefill_chunk_tokens = 1;
