@@ -54,6 +54,9 @@ using LoopCommand =
 class EngineLoop {
  public:
   using Clock = std::chrono::steady_clock;
+  // Ends a request whose results are not numbers.
+  static constexpr const char* kNotFinite =
+      "the model produced logits that are not finite numbers; its weights may be damaged";
 
   // Throws kFailedPrecondition when memory is too small for one sequence. Borrows inbox and status.
   EngineLoop(const LoadedModel& model, const EngineOptions& options, Mailbox<LoopCommand>& inbox,
