@@ -18,9 +18,8 @@ class Model;
 
 // Executes a family's forward pass on the rows of one step, against the paged KV cache. The plan
 // gives each activation its place in an arena that is allocated once. After the last attention,
-// rows are independent, so the rest (the last block's MLP, the final norm) runs only on rows with
-// logits or in hidden sums, and the head on rows with logits. Owned by the thread that calls it;
-// borrows model and context.
+// rows are independent: only rows with logits or in hidden sums continue, and only rows with logits
+// reach the head. Owned by the thread that calls it; borrows model and context.
 class ServingOps final : public LayerOps {
  public:
   ServingOps(const Model& model, OpsContext& ops, int64_t max_rows, int64_t max_logit_rows);

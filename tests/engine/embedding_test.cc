@@ -150,7 +150,7 @@ TEST_F(EmbeddingTest, ACancelledRequestSendsNoEmbeddingAndFreesItsBlocks) {
   EXPECT_EQ(engine.stats().kv_blocks_used, 0);
 }
 
-// A decoding request gets its token in every step, whatever is embedded beside it.
+// A stream gets a token in every step while embeddings are computed.
 TEST_F(EmbeddingTest, EmbeddingsTakeNoStepFromAStream) {
   options_.prefill_chunk_tokens = 8;
   options_.max_seqs = 16;
