@@ -17,6 +17,7 @@
 #include "engine/model/model.h"
 #include "tests/support/adapters.h"
 #include "tests/support/engine_client.h"
+#include "tests/support/gguf_writer.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
@@ -236,6 +237,27 @@ TEST_F(EmbeddingTest, APoolingThatIsNotSupportedIsNamedAndDoesNotStopTheModel) {
   EXPECT_THROW(Open(), Error);
   WritePooling(path(), "{");
   EXPECT_THROW(Open(), Error);
+}
+
+TEST(EmbeddingGguf, ThePoolingTypeOfAFileIsTheModelsOwn) {
+  const tests::TemporaryDir dir;
+  const tests::Golden golden = tests::LoadGolden("qwen3-tiny");
+  const auto open = [&](uint32_t type) {
+    tests::GgufWriter writer = tests::ConvertToGguf(golden.dir, {});
+    writer.Add("qwen3.pooling_type", type);
+    writer.Write(dir.path() / "m.gguf");
+    EngineOptions options;
+    options.threads = 1;
+    return OpenModel(ModelDir::Open(dir.path() / "m.gguf"), options, "");
+  };
+
+  EXPECT_EQ(open(0).pooling, Pooling::kLast);
+  EXPECT_EQ(open(1).pooling, Pooling::kMean);
+  EXPECT_EQ(open(2).pooling, Pooling::kCls);
+  EXPECT_EQ(open(3).pooling, Pooling::kLast);
+  EXPECT_EQ(open(3).pooling_error, "");
+  EXPECT_NE(open(4).pooling_error.find("rank"), std::string::npos);
+  EXPECT_THROW(open(5), Error);
 }
 
 // The rows of the head by their names; families differ.
