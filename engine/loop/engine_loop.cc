@@ -200,9 +200,6 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
     active->scores.push_back({.token = request.prompt.front()});
     active->n_scored = 1;
   }
-  if (request.pooling) {
-    active->hidden_sum.resize(static_cast<size_t>(model_.model->config().hidden_dim));
-  }
   scheduler_->Add({.id = id,
                    .prompt = std::move(request.prompt),
                    .n = request.n,
@@ -348,6 +345,8 @@ void EngineLoop::CollectSlices(const BatchPlan& plan) {
       slice.pools = true;
       slice.pool_begin = std::max({planned.first_position, pooled.begin, active.n_pooled});
       slice.pool_end = std::min(planned.first_position + planned.n_tokens, pooled.end);
+      // Not at admission: thousands of requests may wait.
+      active.hidden_sum.resize(static_cast<size_t>(model_.model->config().hidden_dim));
       slice.hidden_sum = active.hidden_sum;
     }
     slices_.push_back(slice);

@@ -27,7 +27,11 @@ struct EmbeddingBody {
 };
 
 std::string EmbeddingBody::Text() const {
-  std::string out = R"({"object":"list","data":[)";
+  size_t n_bytes = 256;
+  for (const std::string& vector : vectors) n_bytes += vector.size() + 64;
+  std::string out;
+  out.reserve(n_bytes);
+  out += R"({"object":"list","data":[)";
   for (size_t i = 0; i < vectors.size(); ++i) {
     if (i > 0) out.push_back(',');
     out += R"({"object":"embedding","index":)";
