@@ -35,10 +35,13 @@ double Since(std::chrono::steady_clock::time_point from) {
 class Sequences {
  public:
   // Sequences use `adapters` in turn; none: the base alone.
-  Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t count,
+  Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t hidden_dim, int64_t count,
             int64_t blocks_per_sequence,
             const std::vector<std::shared_ptr<const engine::Adapter>>& adapters = {})
-      : runner_(runner), kv_(kv), blocks_(static_cast<size_t>(count)) {
+      : runner_(runner),
+        kv_(kv),
+        sum_(static_cast<size_t>(hidden_dim)),
+        blocks_(static_cast<size_t>(count)) {
     for (size_t s = 0; s < blocks_.size() && !adapters.empty(); ++s) {
       adapters_.push_back(adapters[s * adapters.size() / blocks_.size()].get());
     }
@@ -48,13 +51,15 @@ class Sequences {
     }
   }
 
-  // Computes `rows` more tokens of each sequence; returns seconds.
-  double Step(int64_t rows) {
+  // Computes `rows` more tokens of each sequence; returns seconds. The last row of each gets
+  // logits; with `pooled` > 0, the hidden states of its last `pooled` rows are added up instead.
+  double Step(int64_t rows, int64_t pooled = 0) {
     const int64_t n = static_cast<int64_t>(blocks_.size());
     std::vector<TokenId> tokens;
     std::vector<int32_t> positions;
     std::vector<AttentionSlice> slices;
     std::vector<int32_t> logit_rows;
+    std::vector<engine::HiddenSum> sums;
     for (int64_t s = 0; s < n; ++s) {
       slices.push_back({.first_row = s * rows,
                         .n_rows = rows,
@@ -64,10 +69,20 @@ class Sequences {
         tokens.push_back(static_cast<TokenId>((7 * s + 31 * (length_ + r)) % 1000 + 1));
         positions.push_back(static_cast<int32_t>(length_ + r));
       }
-      logit_rows.push_back(static_cast<int32_t>((s + 1) * rows - 1));
+      if (pooled > 0) {
+        sums.push_back({.first_row = (s + 1) * rows - pooled, .n_rows = pooled, .sum = sum_});
+      } else {
+        logit_rows.push_back(static_cast<int32_t>((s + 1) * rows - 1));
+      }
     }
     const auto from = std::chrono::steady_clock::now();
-    runner_.Forward({tokens, positions, slices, logit_rows, adapters_}, kv_);
+    runner_.Forward({.tokens = tokens,
+                     .positions = positions,
+                     .slices = slices,
+                     .logit_rows = logit_rows,
+                     .adapters = adapters_,
+                     .hidden_sums = sums},
+                    kv_);
     length_ += rows;
     return Since(from);
   }
@@ -75,6 +90,7 @@ class Sequences {
  private:
   engine::ModelRunner& runner_;
   engine::KvCache& kv_;
+  std::vector<double> sum_;
   std::vector<std::vector<BlockId>> blocks_;
   std::vector<const engine::Adapter*> adapters_;  // by sequence
   int64_t length_ = 0;
@@ -84,6 +100,8 @@ struct Round {
   double peak_flops;
   double read_bytes;
   double prefill_seconds;
+  double last_seconds;  // the same prompt as an embedding, by pooling
+  double mean_seconds;
   double one_seconds;
   double batch_seconds;
   double adapted_seconds;  // 0: no adapters
@@ -173,6 +191,7 @@ class StepBench {
         peak_(model->dtype() == engine::DType::kF32         ? &Roof::f32_flops
               : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
                                                             : &Roof::int8_ops),
+        hidden_dim_(model->config().hidden_dim),
         blocks_per_sequence_(
             (options.prompt_tokens + options.decode_steps) / engine::kTokensPerBlock + 2),
         kv_(engine::ModelRunner::KvShape(*model, blocks_per_sequence_ * (options.batch + 1))),
@@ -181,8 +200,10 @@ class StepBench {
   Round Run() {
     Round round{};
     const Roof before = MeasureRoof(n_threads_, 0.3);
-    round.prefill_seconds =
-        Sequences(runner_, kv_, 1, blocks_per_sequence_).Step(options_.prompt_tokens);
+    const int64_t n = options_.prompt_tokens;
+    round.prefill_seconds = One().Step(n);
+    round.last_seconds = One().Step(n, 1);
+    round.mean_seconds = One().Step(n, n);
     round.one_seconds = Decode(1, {});
     const Roof after = MeasureRoof(n_threads_, 0.3);
     round.batch_seconds = Decode(options_.batch, {});
@@ -193,10 +214,12 @@ class StepBench {
   }
 
  private:
+  Sequences One() { return {runner_, kv_, hidden_dim_, 1, blocks_per_sequence_}; }
+
   // Returns seconds per step.
   double Decode(int64_t count,
                 const std::vector<std::shared_ptr<const engine::Adapter>>& adapters) {
-    Sequences sequences(runner_, kv_, count, blocks_per_sequence_, adapters);
+    Sequences sequences(runner_, kv_, hidden_dim_, count, blocks_per_sequence_, adapters);
     sequences.Step(16);  // short context: one stream's roof counts only weights
     double seconds = 0;
     for (int64_t s = 0; s < options_.decode_steps; ++s) seconds += sequences.Step(1);
@@ -207,6 +230,7 @@ class StepBench {
   const std::vector<std::shared_ptr<const engine::Adapter>> adapters_;
   const int n_threads_;
   const double Roof::*const peak_;
+  const int64_t hidden_dim_;
   const int64_t blocks_per_sequence_;
   engine::KvCache kv_;
   engine::ModelRunner runner_;
@@ -230,6 +254,13 @@ void Report(std::ostream& out, const std::vector<Round>& rounds, const Cost& cos
       median([&](const Round& r) { return prompt / r.prefill_seconds; }),
       median([&](const Round& r) { return flops / r.prefill_seconds / 1e9; }),
       median([&](const Round& r) { return 100 * flops / r.prefill_seconds / r.peak_flops; }));
+  out << line;
+  std::snprintf(
+      line, sizeof line,
+      "embeddings of %lld: %.3f x the speed of prefill by the last state, %.3f x by the mean\n",
+      static_cast<long long>(options.prompt_tokens),
+      median([](const Round& r) { return r.prefill_seconds / r.last_seconds; }),
+      median([](const Round& r) { return r.prefill_seconds / r.mean_seconds; }));
   out << line;
   std::snprintf(line, sizeof line,
                 "one stream: %.1f tokens/s, %.1f GB/s of weights = %.1f %% of the read loop\n",

@@ -11,6 +11,8 @@ namespace tandem::bench {
 // `tandem bench step`: cost of an engine step without a server. Each figure is a ratio to a loop
 // measured in the same round:
 //   prefill    FLOPs of the layers' matrices / peak of products in the weights' type
+//   embeddings speed of the same prompt as an embedding / prefill, pooled by the last state and by
+//              the mean (which needs the last layer's MLP for every row)
 //   one stream bytes of all weights read per token / the read loop
 //   batch      tokens/s of `batch` sequences / tokens/s of one
 //   adapters   a step of `batch` sequences with `adapters` adapters / the same with the base alone

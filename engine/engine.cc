@@ -36,27 +36,36 @@ void CheckAtLeast(int64_t value, int64_t least, const char* field) {
       .WithReason("invalid_value");
 }
 
+void CheckPromptLength(const GenerationRequest& request, int64_t max_model_len) {
+  const auto prompt_len = static_cast<int64_t>(request.prompt.size());
+  if (prompt_len < max_model_len || (request.pooling && prompt_len == max_model_len)) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "the prompt has " + std::to_string(prompt_len) + " tokens, but the model's context is " +
+          std::to_string(max_model_len) +
+          (request.pooling ? " tokens" : " tokens, and at least one must be left to generate"))
+      .WithParam("prompt")
+      .WithReason("context_length_exceeded");
+}
+
 void CheckRequest(const GenerationRequest& request, const LoadedModel& model) {
   if (request.prompt.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "prompt must contain at least one token")
         .WithParam("prompt")
         .WithReason("invalid_value");
   }
-  const auto prompt_len = static_cast<int64_t>(request.prompt.size());
-  if (prompt_len >= model.max_model_len) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "the prompt has " + std::to_string(prompt_len) +
-                    " tokens, but the model's context is " + std::to_string(model.max_model_len) +
-                    " tokens, and at least one must be left to generate")
-        .WithParam("prompt")
-        .WithReason("context_length_exceeded");
-  }
+  CheckPromptLength(request, model.max_model_len);
   CheckTokens(request.prompt, model.vocab_size, "prompt");
   CheckTokens(request.stop.token_ids, model.vocab_size, "stop_token_ids");
   for (const auto& [token, bias] : request.sampling.logit_bias) {
     CheckTokens({&token, 1}, model.vocab_size, "logit_bias");
   }
   TANDEM_CHECK(request.adapter == nullptr || &request.adapter->base() == model.model.get());
+  CheckTokens(request.next_tokens, model.vocab_size, "next_tokens");
+  const bool only_reads = request.pooling || !request.next_tokens.empty();
+  TANDEM_CHECK(!only_reads || (request.n == 1 && request.stop.max_new_tokens == 0 &&
+                               request.top_logprobs < 0 && request.prompt_logprobs < 0));
+  TANDEM_CHECK(!request.pooling || request.next_tokens.empty());
   CheckAtLeast(request.n, 1, "n");
   CheckAtLeast(request.stop.max_new_tokens, 0, "max_tokens");
   CheckAtLeast(request.stop.min_new_tokens, 0, "min_tokens");

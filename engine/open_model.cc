@@ -17,6 +17,7 @@
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
+#include "engine/pooling_config.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace tandem::engine {
@@ -137,10 +138,15 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
         dir.name());
   }
 
+  PoolingConfig pooling = ReadPoolingConfig(dir);
+
   LoadedModel loaded;
+  loaded.pooling = pooling.pooling;
+  loaded.pooling_error = std::move(pooling.error);
   loaded.model = Model::Load(dir, load, ops);
   const ModelConfig& config = loaded.model->config();
   loaded.vocab_size = config.vocab_size;
+  loaded.hidden_dim = config.hidden_dim;
   loaded.max_model_len = config.max_context_len;
   if (options.max_model_len > 0) {
     loaded.max_model_len = std::min(loaded.max_model_len, options.max_model_len);
@@ -160,6 +166,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
     if (files->bos) loaded.bos = files->bos;
     loaded.eos = files->eos;
     loaded.add_bos = files->add_bos;
+    loaded.text_suffix = files->suffix;
     if (loaded.eos) end_tokens.insert(*loaded.eos);
     CompileTemplate(chat_template_override, files->chat_template, dir.name(), loaded);
   }

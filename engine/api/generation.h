@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/api/pooling.h"
 #include "engine/base/error.h"
 #include "engine/base/ids.h"
 #include "engine/sampling/sampling_params.h"
@@ -28,12 +29,19 @@ struct StopSpec {
 };
 
 struct GenerationRequest {
-  std::vector<TokenId> prompt;  // not empty; ids in range; shorter than max_model_len
+  // Not empty; ids in range; shorter than max_model_len. With `pooling`, it may be as long.
+  std::vector<TokenId> prompt;
   SamplingParams sampling;
   StopSpec stop;
   int n = 1;                 // choices; choice i draws from (seed, i)
   int top_logprobs = -1;     // -1: none; k: each token and its k best alternatives
   int prompt_logprobs = -1;  // same for prompt positions; skips the prefix-cache look-up
+  // Set: the request generates nothing; it answers with one Embedding of its prompt. REQUIRES: n is
+  // 1, max_new_tokens is 0, and no log-probabilities are requested.
+  std::optional<Pooling> pooling = {};
+  // Not empty: the request generates nothing; it answers with the log-probabilities of these tokens
+  // after its prompt (NextTokenScores). REQUIRES: as for `pooling`, which is unset.
+  std::vector<TokenId> next_tokens = {};
   bool skip_special_tokens = true;
   std::vector<TokenId> shown_special_tokens;  // text although special tokens are skipped
   // The answer continues the prompt's text. A leading space is then text even if the tokenizer
@@ -64,6 +72,17 @@ struct TokenLogprob {
 // Sent once, before the first TextDelta, when prompt_logprobs >= 0. Entry i is prompt[i] given
 // prompt[0..i); entry 0 has no prediction (token only).
 struct PromptScores {
+  std::vector<TokenLogprob> tokens;
+};
+
+// Sent once, before ChoiceFinished, by a request with `pooling`: the mean of the pooled positions'
+// final hidden states, not normalised. Finite. Its bits depend on the prompt alone.
+struct Embedding {
+  std::vector<float> values;  // [hidden_dim]
+};
+
+// Sent once, before ChoiceFinished, by a request with `next_tokens`: one entry for each, in order.
+struct NextTokenScores {
   std::vector<TokenLogprob> tokens;
 };
 
@@ -108,7 +127,8 @@ struct RequestFinished {
   RequestTimings timings = {};
 };
 
-using GenerationEvent = std::variant<PromptScores, TextDelta, ChoiceFinished, RequestFinished>;
+using GenerationEvent = std::variant<PromptScores, Embedding, NextTokenScores, TextDelta,
+                                     ChoiceFinished, RequestFinished>;
 
 // Called on the engine thread; must not block and must not call the engine except Cancel/Pause.
 using EventSink = std::function<void(RequestId, GenerationEvent)>;

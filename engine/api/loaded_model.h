@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/pooling.h"
 #include "engine/base/ids.h"
 #include "engine/base/memory_ledger.h"
 #include "engine/sampling/sampling_params.h"
@@ -29,11 +30,16 @@ struct LoadedModel {
   bool add_bos = false;  // plain-string prompts begin with BOS
   std::vector<TokenId>
       end_tokens;  // union over config.json, generation_config.json and tokenizer_config.json
+  // Tokens that the tokenizer's post-processor puts behind a text; only embeddings have them.
+  std::vector<TokenId> text_suffix;
+  Pooling pooling = Pooling::kLast;  // of embeddings, unless the request names one
+  std::string pooling_error;  // the model's own pooling, which is not supported; empty if it is
   SamplingParams default_sampling;  // generation_config.json
   std::string format;               // ModelDir::format
   std::string weights_dtype;        // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
   std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
+  int64_t hidden_dim = 0;     // length of an embedding
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
   int64_t weight_bytes = 0;

@@ -238,7 +238,7 @@ void ModelDir::OpenCheckpoint() {
 }
 
 std::optional<std::string> ModelDir::ReadText(std::string_view file_name) const {
-  if (!IsPlainFileName(file_name)) {
+  if (!IsPlainFileName(file_name) && file_name != kPoolingFile) {
     throw Error(ErrorCode::kInvalidArgument, Quoted(file_name) + " is not a plain file name");
   }
   if (read_text_) return read_text_(file_name);

@@ -17,6 +17,9 @@
 
 namespace tandem::engine {
 
+// The one small file in a folder: how sentence-transformers pools hidden states.
+inline constexpr std::string_view kPoolingFile = "1_Pooling/config.json";
+
 // A model as files: a Hugging Face directory, the same files embedded in the program, or one GGUF
 // or llama2.c file. A directory holds config.json, one or more safetensors shards, and optional
 // tokenizer and template files. A GGUF or llama2.c file is presented as such a directory. Immutable

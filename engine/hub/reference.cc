@@ -66,6 +66,9 @@ std::string Listed(const std::vector<std::string>& names) {
   return out;
 }
 
+// How a model for embeddings pools hidden states (sentence-transformers).
+constexpr std::string_view kPoolingFile = "1_Pooling/config.json";
+
 bool IsText(std::string_view name) {
   static constexpr std::string_view kTexts[] = {
       "config.json",
@@ -262,7 +265,8 @@ FileSelection SelectFiles(const HubReference& reference, const std::vector<std::
   std::vector<std::string> ggufs;
   bool has_single = false;
   for (const std::string& name : names) {
-    // Subfolders of a repository repeat the model for other programs.
+    if (name == kPoolingFile) selection.texts.emplace_back(name);
+    // Other subfolders of a repository repeat the model for other programs.
     if (name.find('/') != std::string::npos) continue;
     if (IsText(name)) selection.texts.push_back(name);
     if (name.ends_with(".safetensors")) selection.weights.push_back(name);

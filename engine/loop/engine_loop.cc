@@ -206,6 +206,7 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .priority = request.priority,
                    .client = request.client,
                    .scores_prompt = request.prompt_logprobs >= 0,
+                   .needs_every_row = request.pooling && *request.pooling != Pooling::kLast,
                    .adapter = request.adapter ? request.adapter->fingerprint() : "",
                    .tenant = request.prefix_tenant});
   const bool has_deadline = request.deadline || request.queue_deadline;
@@ -316,6 +317,7 @@ bool EngineLoop::PlanAndRun() {
   }
   ScorePrompts();
   scheduler_->Commit();
+  TakeEmbeddings();
   SampleAndTake();
 #ifndef NDEBUG
   scheduler_->CheckInvariants();
@@ -329,13 +331,23 @@ void EngineLoop::CollectSlices(const BatchPlan& plan) {
   for (const PlannedSlice& planned : plan.slices) {
     StepRunner::Slice slice;
     slice.planned = planned;
-    const Active& active = *Find(planned.sequence->request);
+    Active& active = *Find(planned.sequence->request);
     slice.adapter = active.request.adapter.get();
     if (planned.sequence->scores_prompt) {
       // The row of position p predicts token p + 1. After a preemption, rows with known scores are
       // computed again for their keys and values only.
       slice.score_begin = std::max(planned.first_position, active.n_scored - 1);
       slice.score_end = std::min(planned.first_position + planned.n_tokens, active.prompt_len - 1);
+    }
+    if (active.request.pooling) {
+      // After a preemption, positions that were added before are computed for their keys only.
+      const PooledPositions pooled = PositionsOf(*active.request.pooling, active.prompt_len);
+      slice.pools = true;
+      slice.pool_begin = std::max({planned.first_position, pooled.begin, active.n_pooled});
+      slice.pool_end = std::min(planned.first_position + planned.n_tokens, pooled.end);
+      // Not at admission: thousands of requests may wait.
+      active.hidden_sum.resize(static_cast<size_t>(model_.model->config().hidden_dim));
+      slice.hidden_sum = active.hidden_sum;
     }
     slices_.push_back(slice);
     adapted = adapted || slice.adapter != nullptr;
@@ -379,18 +391,28 @@ void EngineLoop::ScorePrompts() {
   }
 }
 
+void EngineLoop::CountPrompt(Active& active) {
+  if (active.prompt_counted) return;
+  active.prompt_counted = true;
+  stats_.prompt_tokens_total += active.prompt_len;
+}
+
 void EngineLoop::SampleAndTake() {
   jobs_.clear();
   sampled_.clear();
   const auto add = [&](const Sequence& sequence, int64_t row) {
     Active& active = *Find(sequence.request);
-    if (!active.prompt_counted) {
-      active.prompt_counted = true;
-      stats_.prompt_tokens_total += active.prompt_len;
-    }
+    CountPrompt(active);
     const Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
     StepRunner::Job job;
     job.logit_row = row;
+    for (const TokenId token : active.request.next_tokens) {
+      job.token = token;
+      job.n_top = 0;
+      jobs_.push_back(job);
+      sampled_.push_back({sequence.request, sequence.choice});
+    }
+    if (!active.request.next_tokens.empty()) return;
     if (active.request.stop.max_new_tokens > 0) {
       job.sampler = &choice.sampler;
       job.position = sequence.length();
@@ -401,7 +423,7 @@ void EngineLoop::SampleAndTake() {
     sampled_.push_back({sequence.request, sequence.choice});
   };
   for (const StepRunner::Slice& slice : slices_) {
-    if (!slice.planned.samples) continue;
+    if (!slice.planned.samples || slice.pools) continue;
     const Sequence& sequence = *slice.planned.sequence;
     if (!slice.planned.forks) {
       add(sequence, slice.sample_row);
@@ -426,16 +448,16 @@ void EngineLoop::SampleAndTake() {
 void EngineLoop::TakeToken(Active& active, Sampled who, StepRunner::Job& job) {
   Sequence& sequence = *scheduler_->Choices(who.request)[static_cast<size_t>(who.choice)];
   if (active.request.stop.max_new_tokens == 0) {
+    if (!active.request.next_tokens.empty() && AwaitsNextScores(active, who.request, job)) return;
     FinishChoice(active, sequence, {.reason = ChoiceFinished::Reason::kLength});
     return;
   }
   if (job.token < 0) {
     const bool forbids = !active.request.sampling.logit_bias.empty();
-    End(who.request, {.outcome = RequestFinished::Outcome::kFailed,
-                      .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
-                      .message = forbids ? "logit_bias excludes every token: allow at least one"
-                                         : "the model produced logits that are not finite numbers; "
-                                           "its weights may be damaged"});
+    End(who.request,
+        {.outcome = RequestFinished::Outcome::kFailed,
+         .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
+         .message = forbids ? "logit_bias excludes every token: allow at least one" : kNotFinite});
     return;
   }
   Choice& choice = active.choices[static_cast<size_t>(who.choice)];

@@ -54,6 +54,9 @@ using LoopCommand =
 class EngineLoop {
  public:
   using Clock = std::chrono::steady_clock;
+  // Ends a request whose results are not numbers.
+  static constexpr const char* kNotFinite =
+      "the model produced logits that are not finite numbers; its weights may be damaged";
 
   // Throws kFailedPrecondition when memory is too small for one sequence. Borrows inbox and status.
   EngineLoop(const LoadedModel& model, const EngineOptions& options, Mailbox<LoopCommand>& inbox,
@@ -75,7 +78,10 @@ class EngineLoop {
     std::vector<Choice> choices;
     int n_finished = 0;
     std::vector<TokenLogprob> scores;  // of the prompt, until sent
-    int64_t n_scored = 0;  // scored prompt positions, the unpredicted first one included
+    int64_t n_scored = 0;            // scored prompt positions, the unpredicted first one included
+    std::vector<double> hidden_sum;  // of the pooled positions before n_pooled; [hidden_dim]
+    std::vector<TokenLogprob> next_scores;  // of next_tokens, until sent
+    int64_t n_pooled = 0;  // positions before it are computed and, if pooled, added
     bool prompt_counted = false;
     std::optional<Clock::time_point> started{};  // first rows computed
     std::optional<Clock::time_point> first_token{};
@@ -109,7 +115,11 @@ class EngineLoop {
   void ReleaseIdleMemory();
   void CollectSlices(const BatchPlan& plan);
   void ScorePrompts();
+  void TakeEmbeddings();
+  void FinishEmbedding(Active& active, Sequence& sequence);
+  void CountPrompt(Active& active);
   void SampleAndTake();
+  bool AwaitsNextScores(Active& active, RequestId id, StepRunner::Job& job);
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
   void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
   void FailStep(ErrorCode code, std::string_view message);
@@ -162,7 +172,8 @@ class EngineLoop {
   std::vector<RequestId> step_requests_;
   std::vector<StepRunner::Slice> slices_;
   std::vector<StepRunner::Job> jobs_;
-  std::vector<Sampled> sampled_;  // parallel to jobs_
+  std::vector<Sampled> sampled_;   // parallel to jobs_
+  std::vector<RequestId> pooled_;  // requests whose embedding is complete
   std::vector<Outgoing> events_;
 };
 

@@ -29,6 +29,7 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
   positions_.clear();
   attention_slices_.clear();
   logit_rows_.clear();
+  hidden_sums_.clear();
   adapters_.clear();
   for (Slice& slice : slices) {
     const PlannedSlice& planned = slice.planned;
@@ -40,9 +41,14 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
                                  .first_position = planned.first_position,
                                  .blocks = sequence.blocks});
     adapters_.push_back(slice.adapter);
+    if (slice.pool_begin < slice.pool_end) {
+      hidden_sums_.push_back({.first_row = first_row + slice.pool_begin - planned.first_position,
+                              .n_rows = slice.pool_end - slice.pool_begin,
+                              .sum = slice.hidden_sum});
+    }
     slice.first_score_row = static_cast<int64_t>(logit_rows_.size());
     for (int64_t p = planned.first_position; p < end; ++p) {
-      const bool samples = planned.samples && p + 1 == end;
+      const bool samples = planned.samples && !slice.pools && p + 1 == end;
       if (samples) slice.sample_row = static_cast<int64_t>(logit_rows_.size());
       if (samples || (p >= slice.score_begin && p < slice.score_end)) {
         logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
@@ -55,7 +61,8 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
                              .positions = positions_,
                              .slices = attention_slices_,
                              .logit_rows = logit_rows_,
-                             .adapters = adapters_},
+                             .adapters = adapters_,
+                             .hidden_sums = hidden_sums_},
                             kv_);
 }
 

@@ -18,7 +18,7 @@
 namespace tandem::engine {
 
 // Connects scheduling to tensors: runs planned slices through the model, then draws tokens and
-// scores rows. Engine thread only.
+// scores rows. Slices that pool get their hidden states added up instead. Engine thread only.
 class StepRunner {
  public:
   // `max_rows` and `max_logit_rows` bound what one step may hold. Borrows `ops` and `kv`.
@@ -31,6 +31,12 @@ class StepRunner {
     int64_t score_begin = 0;
     int64_t score_end = 0;
     const Adapter* adapter = nullptr;  // null: the base model alone
+    // Pooled positions whose final hidden states are added to `hidden_sum` [hidden_dim]. A slice
+    // with a hidden sum has no sampling position.
+    int64_t pool_begin = 0;
+    int64_t pool_end = 0;
+    bool pools = false;
+    std::span<double> hidden_sum = {};
     // Set by Forward: logit rows of score_begin and of the sampling position.
     int64_t first_score_row = 0;
     int64_t sample_row = -1;
@@ -68,6 +74,7 @@ class StepRunner {
   std::vector<int32_t> positions_;
   std::vector<AttentionSlice> attention_slices_;
   std::vector<int32_t> logit_rows_;
+  std::vector<HiddenSum> hidden_sums_;
   std::vector<const Adapter*> adapters_;  // by slice
   std::span<const float> logits_;         // [logit_rows, vocab_size]
   std::vector<float> lse_;                // [logit_rows]; only of rows that jobs score

@@ -7,6 +7,7 @@
 #include "engine/kv/block_pool.h"
 #include "engine/model/model.h"
 #include "engine/ops/attention.h"
+#include "engine/tensor/bfloat16.h"
 
 namespace tandem::engine {
 
@@ -34,6 +35,18 @@ void KeepRows(const Matrix& all, std::span<const int32_t> rows) {
   }
 }
 
+// Adds one row of f32 or bf16 to a sum, column by column.
+void AddRowTo(const Matrix& states, int64_t row, std::span<double> sum) {
+  if (states.dtype == DType::kF32) {
+    const float* from = static_cast<const float*>(states.data) + row * states.stride;
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(from[i]);
+    return;
+  }
+  TANDEM_CHECK(states.dtype == DType::kBF16);
+  const Bf16* from = static_cast<const Bf16*>(states.data) + row * states.stride;
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(Bf16ToFloat(from[i]));
+}
+
 }  // namespace
 
 ServingOps::ServingOps(const Model& model, OpsContext& ops, int64_t max_rows,
@@ -48,6 +61,8 @@ ServingOps::ServingOps(const Model& model, OpsContext& ops, int64_t max_rows,
       rounded_(plan_.activations.size()) {
   adapter_rows_.reserve(static_cast<size_t>(max_rows));
   lora_rows_.reserve(static_cast<size_t>(max_rows));
+  kept_rows_.reserve(static_cast<size_t>(max_rows));
+  head_rows_.reserve(static_cast<size_t>(max_logit_rows));
 }
 
 int64_t ServingOps::scratch_bytes() const {
@@ -67,6 +82,7 @@ std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
   next_op_ = 0;
   next_act_ = 0;
   rounded_.assign(rounded_.size(), false);
+  ListKeptRows();
   adapter_rows_.clear();
   for (size_t i = 0; i < batch.adapters.size(); ++i) {
     const Adapter* adapter = batch.adapters[i];
@@ -123,6 +139,13 @@ void ServingOps::CheckBatch(const BatchView& batch, const KvCache& kv) const {
     TANDEM_CHECK(row > previous && row < rows);
     previous = row;
   }
+  int64_t next_summed = 0;
+  for (const HiddenSum& pooled : batch.hidden_sums) {
+    TANDEM_CHECK(pooled.first_row >= next_summed && pooled.n_rows >= 1);
+    next_summed = pooled.first_row + pooled.n_rows;
+    TANDEM_CHECK(next_summed <= rows);
+    TANDEM_CHECK(static_cast<int64_t>(pooled.sum.size()) == model_.config().hidden_dim);
+  }
 }
 
 Act ServingOps::NextAct() {
@@ -157,8 +180,25 @@ ConstMatrix ServingOps::ComputeInput(Act x) {
   return rounded;
 }
 
-void ServingOps::KeepLogitRowsOnly(int32_t finished_op) {
-  const std::span<const int32_t> kept = batch_->logit_rows;
+void ServingOps::ListKeptRows() {
+  kept_rows_.clear();
+  auto logit_row = batch_->logit_rows.begin();
+  const auto end = batch_->logit_rows.end();
+  for (const HiddenSum& pooled : batch_->hidden_sums) {
+    const int64_t after = pooled.first_row + pooled.n_rows;
+    for (; logit_row != end && *logit_row < pooled.first_row; ++logit_row) {
+      kept_rows_.push_back(*logit_row);
+    }
+    for (int64_t row = pooled.first_row; row < after; ++row) {
+      kept_rows_.push_back(static_cast<int32_t>(row));
+    }
+    while (logit_row != end && *logit_row < after) ++logit_row;
+  }
+  kept_rows_.insert(kept_rows_.end(), logit_row, end);
+}
+
+void ServingOps::KeepListedRowsOnly(int32_t finished_op) {
+  const std::span<const int32_t> kept = kept_rows_;
   if (static_cast<int64_t>(kept.size()) == rows_) return;
   for (int32_t i = 0; i < next_act_; ++i) {
     const ForwardPlan::Activation& a = plan_.activations[static_cast<size_t>(i)];
@@ -255,7 +295,7 @@ Act ServingOps::Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_
                        .dtype = plan_.dtype};
   WriteKv(ops_, spec, ComputeInput(k), ComputeInput(v), batch_->slices, kv);
   engine::Attention(ops_, spec, ComputeInput(q), batch_->slices, kv, At(out), nullptr);
-  if (op == plan_.last_attention_op) KeepLogitRowsOnly(op);
+  if (op == plan_.last_attention_op) KeepListedRowsOnly(op);
   return out;
 }
 
@@ -299,7 +339,29 @@ Act ServingOps::Scale(Act x, float factor) {
 
 Act ServingOps::Dropout(Act x, float) { return x; }
 
+void ServingOps::TakeHiddenSums(Act x) {
+  const Matrix states = At(x);
+  const int64_t hidden_dim = model_.config().hidden_dim;
+  TANDEM_CHECK(states.cols == hidden_dim);
+  for (const HiddenSum& pooled : batch_->hidden_sums) {
+    const auto at = std::lower_bound(kept_rows_.begin(), kept_rows_.end(), pooled.first_row);
+    const int64_t first = at - kept_rows_.begin();
+    for (int64_t row = first; row < first + pooled.n_rows; ++row) {
+      AddRowTo(states, row, pooled.sum);
+    }
+  }
+  head_rows_.clear();
+  for (const int32_t row : batch_->logit_rows) {
+    const auto at = std::lower_bound(kept_rows_.begin(), kept_rows_.end(), row);
+    head_rows_.push_back(static_cast<int32_t>(at - kept_rows_.begin()));
+  }
+  KeepRows(states, head_rows_);
+  if (rounded_[static_cast<size_t>(x.index)]) KeepRows(RoundedAt(x), head_rows_);
+  rows_ = static_cast<int64_t>(head_rows_.size());
+}
+
 void ServingOps::Logits(Act x, const Weight& head, const Weight* bias, float soft_cap) {
+  if (!batch_->hidden_sums.empty()) TakeHiddenSums(x);
   if (rows_ == 0) return;
   MatMul(ops_, ComputeInput(x), head.panels, bias == nullptr ? nullptr : bias->vector,
          logits_.as<float>(), head.panels.n);

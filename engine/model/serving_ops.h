@@ -18,8 +18,8 @@ class Model;
 
 // Executes a family's forward pass on the rows of one step, against the paged KV cache. The plan
 // gives each activation its place in an arena that is allocated once. After the last attention,
-// rows are independent, so the rest (the last block's MLP, the final norm, the head) runs on the
-// logit rows only. Owned by the thread that calls it; borrows model and context.
+// rows are independent: only rows with logits or in hidden sums continue, and only rows with logits
+// reach the head. Owned by the thread that calls it; borrows model and context.
 class ServingOps final : public LayerOps {
  public:
   ServingOps(const Model& model, OpsContext& ops, int64_t max_rows, int64_t max_logit_rows);
@@ -54,7 +54,11 @@ class ServingOps final : public LayerOps {
   Matrix RoundedAt(Act x);
   // `x` in the compute dtype; rounds it at the first call of a step.
   ConstMatrix ComputeInput(Act x);
-  void KeepLogitRowsOnly(int32_t finished_op);
+  // Lists the rows of logits and of hidden sums: all that is computed after the last attention.
+  void ListKeptRows();
+  void KeepListedRowsOnly(int32_t finished_op);
+  // Adds the final hidden states to the hidden sums, then keeps the rows of logits only.
+  void TakeHiddenSums(Act x);
   // Adds the adapters' part of the product with a weight, row by row.
   void AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy);
 
@@ -70,7 +74,9 @@ class ServingOps final : public LayerOps {
   // The step being computed.
   const BatchView* batch_ = nullptr;
   KvCache* kv_ = nullptr;
-  int64_t rows_ = 0;  // still computed: all of the batch; after the last attention, logit rows
+  int64_t rows_ = 0;  // still computed: all of the batch; after the last attention, kept_rows_
+  std::vector<int32_t> kept_rows_;  // ascending
+  std::vector<int32_t> head_rows_;  // scratch of TakeHiddenSums: places of logit rows in kept_rows_
   struct AdapterRows {
     const Adapter* adapter;
     int64_t first_row;

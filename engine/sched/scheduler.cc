@@ -58,7 +58,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixInd
 
 void Scheduler::Add(Request request) {
   TANDEM_CHECK(!request.prompt.empty());
-  TANDEM_CHECK(static_cast<int64_t>(request.prompt.size()) < options_.max_model_len);
+  TANDEM_CHECK(static_cast<int64_t>(request.prompt.size()) <= options_.max_model_len);
   TANDEM_CHECK(request.n >= 1);
   // All allocations come first: a failure leaves the scheduler unchanged.
   ReserveLeftQueue();
@@ -77,7 +77,8 @@ void Scheduler::Add(Request request) {
     sequence->arrival = group.entry.arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
     sequence->prefix_variant = variant;
-    sequence->uses_prefix_cache = options_.prefix_cache && !request.scores_prompt;
+    sequence->uses_prefix_cache =
+        options_.prefix_cache && !request.scores_prompt && !request.needs_every_row;
     sequence->scores_prompt = request.scores_prompt && choice == 0;
     sequence->phase = choice == 0 ? SequencePhase::kWaiting : SequencePhase::kAwaitingFork;
     group.choices.push_back(std::move(sequence));

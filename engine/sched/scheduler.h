@@ -46,13 +46,14 @@ class Scheduler {
  public:
   struct Request {
     RequestId id;
-    std::vector<TokenId> prompt;  // not empty, shorter than max_model_len
-    int n = 1;                    // choices
-    int priority = 0;             // lower first, among requests of one client
-    uint64_t client = 0;          // clients take turns
-    bool scores_prompt = false;   // skips the prefix-cache look-up
-    std::string adapter = {};     // names what its keys and values depend on besides tokens
-    uint64_t tenant = 0;          // cached prefixes are shared within one tenant and adapter
+    std::vector<TokenId> prompt;   // not empty; max_model_len tokens only if nothing is appended
+    int n = 1;                     // choices
+    int priority = 0;              // lower first, among requests of one client
+    uint64_t client = 0;           // clients take turns
+    bool scores_prompt = false;    // needs every row, and their logits
+    bool needs_every_row = false;  // skips the prefix-cache look-up
+    std::string adapter = {};      // names what its keys and values depend on besides tokens
+    uint64_t tenant = 0;           // cached prefixes are shared within one tenant and adapter
   };
 
   // Borrows the pool and the index for its lifetime. Throws kFailedPrecondition when the pool

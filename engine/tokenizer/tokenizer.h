@@ -64,7 +64,8 @@ struct TokenizerFiles {
   std::optional<TokenId> bos;  // from tokenizer_config.json, if it names one
   std::optional<TokenId> eos;
   bool add_bos = false;  // for plain-string prompts (`add_bos_token`)
-  // Tokens that the post-processor of tokenizer.json puts around every text.
+  // Tokens that the post-processor of tokenizer.json puts around every text. Without a suffix
+  // there, `add_eos_token` of tokenizer_config.json makes it EOS.
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
   std::optional<std::string> chat_template;  // tokenizer_config.json or chat_template.jinja

@@ -12,6 +12,8 @@ std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
 std::span<const Endpoint> ChatEndpoints();
 std::span<const Endpoint> CompletionEndpoints();
+std::span<const Endpoint> EmbeddingEndpoints();
+std::span<const Endpoint> RerankEndpoints();
 std::span<const Endpoint> TokenizeEndpoints();
 std::span<const Endpoint> RenderEndpoints();
 std::span<const Endpoint> FileEndpoints();
@@ -57,6 +59,8 @@ std::vector<Endpoint> AllEndpoints() {
       ModelEndpoints(),
       ChatEndpoints(),
       CompletionEndpoints(),
+      EmbeddingEndpoints(),
+      RerankEndpoints(),
       TokenizeEndpoints(),
       RenderEndpoints(),
       FileEndpoints(),

@@ -109,11 +109,13 @@ std::vector<RequestId> Submit(const HandlerContext& context, engine::Engine& eng
   return ids;
 }
 
-}  // namespace
+// Makes the reply of a request. The reply calls `on_prompt_end` when a prompt has ended.
+using MakeReply = std::function<std::shared_ptr<GenerationReply>(
+    std::function<void(std::string_view reason)> on_prompt_end)>;
 
-void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
-              std::vector<engine::GenerationRequest> requests, ReplyShape shape,
-              const Request& request, const ResponseWriter& writer) {
+void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
+         std::vector<engine::GenerationRequest> requests, const MakeReply& make_reply,
+         const Request& request, const ResponseWriter& writer) {
   for (const engine::GenerationRequest& one : requests) model->engine->Check(one);
   GenerationTally::About about = AboutOf(*model, requests, request.client);
   const int64_t charged_tokens = about.charged_tokens;
@@ -121,15 +123,8 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   const auto kept_writer = std::make_shared<const ResponseWriter>(writer);
   const auto tally = std::make_shared<GenerationTally>(
       std::move(about), kept_writer, *context.admission, context.metrics->EndsOf(model->id));
-  shape.on_prompt_end = [tally, kept_writer](std::string_view reason) {
-    tally->OnPromptEnd(reason);
-  };
-  shape.begins_late = context.queue_timeout.count() > 0;
-  shape.keeps_alive = model;
-  for (size_t i = 0; i < requests.size(); ++i) {
-    shape.prompts[i].continues_text = requests[i].continues_text;
-  }
-  const std::shared_ptr<GenerationReply> reply = GenerationReply::Create(std::move(shape), writer);
+  const std::shared_ptr<GenerationReply> reply =
+      make_reply([tally, kept_writer](std::string_view reason) { tally->OnPromptEnd(reason); });
   // Weak: sinks die on the engine's thread, and an engine must not be destroyed there.
   const auto for_each = [engine = std::weak_ptr<engine::Engine>(model->engine)](
                             const std::vector<RequestId>& of, auto&& action) {
@@ -186,6 +181,36 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
           HasMemoryFor([&] { engine.Cancel(id); });
         });
       });
+}
+
+}  // namespace
+
+void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
+              std::vector<engine::GenerationRequest> requests, ReplyShape shape,
+              const Request& request, const ResponseWriter& writer) {
+  shape.begins_late = context.queue_timeout.count() > 0;
+  shape.keeps_alive = model;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    shape.prompts[i].continues_text = requests[i].continues_text;
+  }
+  const auto make_reply = [&](std::function<void(std::string_view)> on_prompt_end) {
+    shape.on_prompt_end = std::move(on_prompt_end);
+    return GenerationReply::Create(std::move(shape), writer);
+  };
+  Run(context, model, std::move(requests), make_reply, request, writer);
+}
+
+void Embed(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
+           std::vector<engine::GenerationRequest> requests, VectorAnswer answer,
+           const Request& request, const ResponseWriter& writer) {
+  answer.request_id = request.id;
+  answer.keeps_alive = model;
+  const auto make_reply = [&](std::function<void(std::string_view)> on_prompt_end) {
+    answer.on_prompt_end = std::move(on_prompt_end);
+    return GenerationReply::Create(std::make_unique<VectorRenderer>(std::move(answer), writer),
+                                   writer);
+  };
+  Run(context, model, std::move(requests), make_reply, request, writer);
 }
 
 }  // namespace tandem::server

@@ -5,6 +5,7 @@
 
 #include "server/handlers/handlers.h"
 #include "server/respond/generation_reply.h"
+#include "server/respond/vector_renderer.h"
 #include "server/wire/generation_fields.h"
 
 namespace tandem::server {
@@ -28,5 +29,10 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
               const Request& request, const ResponseWriter& writer);
+
+// As Generate, for requests with `pooling` or `next_tokens`, one per prompt of `answer`.
+void Embed(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
+           std::vector<engine::GenerationRequest> requests, VectorAnswer answer,
+           const Request& request, const ResponseWriter& writer);
 
 }  // namespace tandem::server

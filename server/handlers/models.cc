@@ -31,6 +31,7 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
     out["capabilities"].push_back("chat");
   }
   out["capabilities"].push_back("completions");
+  out["capabilities"].push_back("embeddings");
   out["provenance"] = ProvenanceJson(model);
   return out;
 }

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <string_view>
 #include <utility>
 
+#include "engine/engine.h"
 #include "server/http/request.h"
 #include "server/wire/error_body.h"
 
@@ -15,6 +17,15 @@ inline Response ToResponse(ErrorReply reply) {
   response.headers = std::move(reply.headers);
   response.error_code = std::move(reply.code);
   return response;
+}
+
+// The error of an engine request that did not complete.
+inline ErrorReply EndReply(const engine::RequestFinished& finished, std::string_view request_id) {
+  if (finished.outcome == engine::RequestFinished::Outcome::kCancelled) {
+    return MakeErrorReply(503, "shutting_down", "the request was cancelled by the server");
+  }
+  return MakeErrorReply(Error(finished.code, finished.message).WithReason(finished.reason),
+                        request_id);
 }
 
 }  // namespace tandem::server

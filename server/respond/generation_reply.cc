@@ -23,11 +23,18 @@ std::string NewObjectId(const std::string& prefix) {
 }
 
 std::shared_ptr<GenerationReply> GenerationReply::Create(ReplyShape shape, ResponseWriter writer) {
-  return std::shared_ptr<GenerationReply>(new GenerationReply(std::move(shape), std::move(writer)));
+  auto renderer = std::make_unique<ReplyRenderer>(std::move(shape), writer);
+  return Create(std::move(renderer), std::move(writer));
 }
 
-GenerationReply::GenerationReply(ReplyShape shape, ResponseWriter writer)
-    : writer_(writer), renderer_(std::make_unique<ReplyRenderer>(std::move(shape), writer)) {}
+std::shared_ptr<GenerationReply> GenerationReply::Create(std::unique_ptr<EventRenderer> renderer,
+                                                         ResponseWriter writer) {
+  return std::shared_ptr<GenerationReply>(
+      new GenerationReply(std::move(renderer), std::move(writer)));
+}
+
+GenerationReply::GenerationReply(std::unique_ptr<EventRenderer> renderer, ResponseWriter writer)
+    : writer_(std::move(writer)), renderer_(std::move(renderer)) {}
 
 GenerationReply::~GenerationReply() = default;
 

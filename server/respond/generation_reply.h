@@ -13,7 +13,7 @@
 
 namespace tandem::server {
 
-class ReplyRenderer;
+class EventRenderer;
 
 // Turns the events of one HTTP request (one engine request per prompt) into one JSON body or an
 // event stream. Sinks run on the engine thread and only queue. Everything else runs on the answer
@@ -21,6 +21,8 @@ class ReplyRenderer;
 class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
  public:
   static std::shared_ptr<GenerationReply> Create(ReplyShape shape, ResponseWriter writer);
+  static std::shared_ptr<GenerationReply> Create(std::unique_ptr<EventRenderer> renderer,
+                                                 ResponseWriter writer);
   ~GenerationReply();
   GenerationReply(const GenerationReply&) = delete;
   GenerationReply& operator=(const GenerationReply&) = delete;
@@ -33,13 +35,13 @@ class GenerationReply : public std::enable_shared_from_this<GenerationReply> {
   void Begin(std::function<void()> cancel, std::function<void(bool paused)> set_paused);
 
  private:
-  GenerationReply(ReplyShape shape, ResponseWriter writer);
+  GenerationReply(std::unique_ptr<EventRenderer> renderer, ResponseWriter writer);
 
   void Queue(size_t prompt_idx, engine::GenerationEvent event);
   void Drain();
 
   const ResponseWriter writer_;
-  std::unique_ptr<ReplyRenderer> renderer_;
+  std::unique_ptr<EventRenderer> renderer_;
 
   std::mutex mutex_;  // guards the rest
   bool begun_ = false;

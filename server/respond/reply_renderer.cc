@@ -183,11 +183,7 @@ void ReplyRenderer::Handle(size_t prompt_idx, RequestFinished& finished) {
   // If one prompt of a list fails, the whole answer fails.
   is_done_ = true;
   if (n_open_prompts_ > 1 && cancel_) cancel_();
-  ErrorReply reply =
-      finished.outcome == RequestFinished::Outcome::kCancelled
-          ? MakeErrorReply(503, "shutting_down", "the request was cancelled by the server")
-          : MakeErrorReply(Error(finished.code, finished.message).WithReason(finished.reason),
-                           shape_.request_id);
+  ErrorReply reply = EndReply(finished, shape_.request_id);
   if (stream_) {
     stream_->Send(reply.body);
     stream_->Send("[DONE]");

@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "server/http/response_writer.h"
+#include "server/respond/event_renderer.h"
 #include "server/respond/reasoning_splitter.h"
 #include "server/respond/reply_json.h"
 #include "server/respond/reply_shape.h"
@@ -18,7 +19,7 @@ namespace tandem::server {
 
 // The state of an answer in progress: events in, chunks or one body out. One thread at a time;
 // GenerationReply ensures this.
-class ReplyRenderer {
+class ReplyRenderer final : public EventRenderer {
  public:
   ReplyRenderer(ReplyShape shape, ResponseWriter writer);
   // Not copyable: json_ borrows shape_.
@@ -26,8 +27,8 @@ class ReplyRenderer {
   ReplyRenderer& operator=(const ReplyRenderer&) = delete;
 
   // See GenerationReply::Begin.
-  void Begin(std::function<void()> cancel, std::function<void(bool)> set_paused);
-  void On(size_t prompt_idx, engine::GenerationEvent event);
+  void Begin(std::function<void()> cancel, std::function<void(bool)> set_paused) override;
+  void On(size_t prompt_idx, engine::GenerationEvent event) override;
 
  private:
   struct PromptState {
@@ -52,6 +53,9 @@ class ReplyRenderer {
 
   // events
   void Handle(size_t prompt_idx, engine::PromptScores& scores);
+  // Only the requests of a VectorRenderer get these two.
+  void Handle(size_t, engine::Embedding&) {}
+  void Handle(size_t, engine::NextTokenScores&) {}
   void Handle(size_t prompt_idx, engine::TextDelta& delta);
   void Handle(size_t prompt_idx, engine::ChoiceFinished& finished);
   void Handle(size_t prompt_idx, engine::RequestFinished& finished);

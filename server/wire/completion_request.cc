@@ -10,42 +10,42 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxPrompts = 2048;
 
-std::vector<Prompt> ReadPrompts(const Json& value, const ModelLimits& limits) {
+}  // namespace
+
+std::vector<Prompt> ReadPrompts(const Json& value, const std::string& param, int64_t vocab_size) {
   std::vector<Prompt> out;
   if (value.is_string()) {
     out.emplace_back(value.get<std::string>());
     return out;
   }
   if (!value.is_array()) {
-    throw WrongType("prompt", "a string, an array of strings, or one or more arrays of token ids",
+    throw WrongType(param, "a string, an array of strings, or one or more arrays of token ids",
                     value);
   }
-  if (value.empty()) throw BadValue("prompt", "prompt must not be an empty array");
+  if (value.empty()) throw BadValue(param, param + " must not be an empty array");
   if (value[0].is_number()) {
-    out.emplace_back(ReadTokenIds(value, "prompt", limits.vocab_size));
+    out.emplace_back(ReadTokenIds(value, param, vocab_size));
     return out;
   }
   if (value.size() > kMaxPrompts) {
-    throw BadValue("prompt", "prompt must have at most " + std::to_string(kMaxPrompts) +
-                                 " prompts, got " + std::to_string(value.size()));
+    throw BadValue(param, param + " must have at most " + std::to_string(kMaxPrompts) +
+                              " entries, got " + std::to_string(value.size()));
   }
   const bool is_text = value[0].is_string();
   for (size_t i = 0; i < value.size(); ++i) {
-    const std::string param = "prompt[" + std::to_string(i) + "]";
+    const std::string element = param + "[" + std::to_string(i) + "]";
     const Json& prompt = value[i];
     if (is_text) {
-      if (!prompt.is_string()) throw WrongType(param, "a string like the first", prompt);
+      if (!prompt.is_string()) throw WrongType(element, "a string like the first", prompt);
       out.emplace_back(prompt.get<std::string>());
     } else {
-      if (!prompt.is_array()) throw WrongType(param, "an array of token ids", prompt);
-      if (prompt.empty()) throw BadValue(param, param + " must not be empty");
-      out.emplace_back(ReadTokenIds(prompt, param, limits.vocab_size));
+      if (!prompt.is_array()) throw WrongType(element, "an array of token ids", prompt);
+      if (prompt.empty()) throw BadValue(element, element + " must not be empty");
+      out.emplace_back(ReadTokenIds(prompt, element, vocab_size));
     }
   }
   return out;
 }
-
-}  // namespace
 
 CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& limits) {
   FieldReader reader(body);
@@ -53,7 +53,7 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
   CompletionRequest request;
   const Json* prompt = reader.Any("prompt");
   if (prompt == nullptr) throw MissingField("prompt");
-  request.prompts = ReadPrompts(*prompt, limits);
+  request.prompts = ReadPrompts(*prompt, "prompt", limits.vocab_size);
 
   const auto max_completion = reader.Int("max_completion_tokens", 1, limits.max_model_len);
   const auto max_tokens = reader.Int("max_tokens", 0, limits.max_model_len);

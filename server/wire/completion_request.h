@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -24,6 +25,11 @@ struct CompletionRequest {
   GenerationFields generation;
   std::vector<std::string> ignored;
 };
+
+// Reads a prompt or a list of prompts: at least 1 and at most 2,048, all text or all token ids.
+// `param` names the field in errors. Texts may be empty.
+std::vector<Prompt> ReadPrompts(const nlohmann::ordered_json& value, const std::string& param,
+                                int64_t vocab_size);
 
 CompletionRequest ParseCompletionRequest(const nlohmann::ordered_json& body,
                                          const ModelLimits& limits);

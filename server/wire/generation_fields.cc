@@ -151,13 +151,16 @@ void ReadOutputFields(FieldReader& reader, GenerationFields& fields) {
   fields.skip_special_tokens = reader.Bool("skip_special_tokens").value_or(true);
   fields.return_token_ids = reader.Bool("return_token_ids").value_or(false);
   fields.return_tokens_as_token_ids = reader.Bool("return_tokens_as_token_ids").value_or(false);
-  // Any integer is valid; priorities beyond 32 bits are clamped.
+  fields.priority = ReadPriority(reader);
+}
+
+int ReadPriority(FieldReader& reader) {
   const int64_t priority =
       reader
           .Int("priority", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())
           .value_or(0);
-  fields.priority = static_cast<int>(std::clamp<int64_t>(
-      priority, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
+  return static_cast<int>(std::clamp<int64_t>(priority, std::numeric_limits<int32_t>::min(),
+                                              std::numeric_limits<int32_t>::max()));
 }
 
 PlainPromptOptions ReadPlainPromptOptions(FieldReader& reader) {

@@ -59,6 +59,8 @@ void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
 void ReadStreamFields(FieldReader& reader, GenerationFields& fields);
 // From `skip_special_tokens` to `priority`.
 void ReadOutputFields(FieldReader& reader, GenerationFields& fields);
+// `priority`: any integer; clamped to 32 bits. 0 if absent.
+int ReadPriority(FieldReader& reader);
 PlainPromptOptions ReadPlainPromptOptions(FieldReader& reader);
 // Accepts the documented fields without effect. Refuses the fields that change an answer and that
 // this server does not implement.

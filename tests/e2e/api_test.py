@@ -4,10 +4,12 @@
 `api_test.py BINARY [unittest arguments]`.
 """
 
+import base64
 import http.client
 import json
 import math
 import pathlib
+import struct
 import tempfile
 import threading
 import time
@@ -1197,6 +1199,76 @@ class Tokens(ApiCase):
         self.assertFalse(answer["tokens"][0]["loss"])
 
 
+# ---- embeddings
+
+class Embeddings(ApiCase):
+    PATH = "/v1/embeddings"
+
+    def embed(self, text, **fields):
+        answer = self.post(self.PATH, dict({"model": MODEL, "input": text}, **fields))
+        return [entry["embedding"] for entry in answer["data"]]
+
+    def test_shape_of_an_answer(self):
+        answer = self.post(self.PATH, {"model": MODEL, "input": ["A dog.", "A cat sat."]})
+        self.assertEqual(set(answer), {"object", "data", "model", "usage"})
+        self.assertEqual((answer["object"], answer["model"]), ("list", MODEL))
+        for i, entry in enumerate(answer["data"]):
+            self.assertEqual((set(entry), entry["object"], entry["index"]),
+                             ({"object", "index", "embedding"}, "embedding", i))
+            self.assertAlmostEqual(sum(x * x for x in entry["embedding"]), 1, places=5)
+        usage = answer["usage"]
+        self.assertEqual(set(usage), {"prompt_tokens", "total_tokens"})
+        self.assertEqual(usage["prompt_tokens"], usage["total_tokens"])
+
+    def test_base64_holds_the_same_floats(self):
+        floats = self.embed("A dog ran.")[0]
+        text = self.embed("A dog ran.", encoding_format="base64")[0]
+        raw = base64.b64decode(text, validate=True)
+        self.assertEqual(len(raw), 4 * len(floats))
+        self.assertEqual([struct.pack("<f", x) for x in floats],
+                         [raw[i:i + 4] for i in range(0, len(raw), 4)])
+
+    def test_the_same_alone_in_a_list_and_under_load(self):
+        texts = [f"Story {i}. " + "A dog ran far away. " * (3 * i) for i in range(12)]
+        for pooling in ("mean", "last", "cls"):
+            alone = [self.embed(text, pooling=pooling)[0] for text in texts]
+            together = self.embed(texts, pooling=pooling)
+            self.assertEqual(alone, together)
+        results = []
+
+        def ask(text):
+            body = {"model": MODEL, "input": text, "pooling": "mean"}
+            results.append((text, self.server.request("POST", self.PATH, body)[2]))
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in texts]
+        for thread in threads:
+            thread.start()
+        self.post(COMPLETIONS, completion(max_tokens=40))
+        for thread in threads:
+            thread.join()
+        alone = {text: self.embed(text, pooling="mean")[0] for text in texts}
+        self.assertEqual({text: answer["data"][0]["embedding"] for text, answer in results}, alone)
+
+    def test_a_word_more_changes_less_than_another_subject(self):
+        answer = self.post("/v1/rerank", {
+            "model": MODEL, "query": "A dog ran in the park.", "pooling": "mean",
+            "documents": ["He put the spoon on the table.", "A dog ran in the big park."]})
+        self.assertEqual(answer["results"][0]["index"], 1)
+        scores = [result["relevance_score"] for result in answer["results"]]
+        self.assertEqual(scores, sorted(scores, reverse=True))
+
+    def test_limits_of_inputs(self):
+        full = [300] * CONTEXT
+        answer = self.post(self.PATH, {"model": MODEL, "input": full, "dimensions": 1})
+        self.assertEqual(answer["usage"]["total_tokens"], CONTEXT)
+        message = self.refused(self.PATH, {"model": MODEL, "input": full + [300]}, "input",
+                               "context_length_exceeded")
+        self.assertIn(str(CONTEXT), message)
+        self.assertIn(str(CONTEXT + 1), message)
+        self.assertEqual(len(self.embed(["a"] * 2048, dimensions=1)), 2048)
+        self.refused(self.PATH, {"model": MODEL, "input": ["a"] * 2049}, "input", "invalid_value")
+
+
 # ---- models
 
 class Models(ApiCase):
@@ -1213,7 +1285,7 @@ class Models(ApiCase):
         self.assertIsInstance(model["created"], int)
         self.assertEqual(model["max_model_len"], CONTEXT)
         self.assertIsNone(model["parent"])
-        self.assertLessEqual({"chat", "completions"}, set(model["capabilities"]))
+        self.assertLessEqual({"chat", "completions", "embeddings"}, set(model["capabilities"]))
         self.assertEqual(self.server.request("GET", f"/v1/models/{MODEL}")[2], model)
         status, _, answer = self.server.request("GET", "/v1/models/none")
         self.assertEqual((status, answer["error"]["code"], answer["error"]["param"]),

@@ -1,6 +1,6 @@
 // The bodies of JSON routes. The first byte picks the reader: (c)hat, com(p)letion, (t)okenize,
-// (d)etokenize. Readers throw only Error. It becomes a 4xx whose body is valid UTF-8 JSON of at
-// most 4 KiB, with the four keys of an API error.
+// (d)etokenize, (e)mbeddings, (s)core, (r)erank. Readers throw only Error. It becomes a 4xx whose
+// body is valid UTF-8 JSON of at most 4 KiB, with the four keys of an API error.
 
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "server/wire/chat_request.h"
 #include "server/wire/completion_request.h"
+#include "server/wire/embedding_request.h"
 #include "server/wire/error_body.h"
 #include "server/wire/field_reader.h"
 #include "server/wire/tokenize_request.h"
@@ -50,6 +51,24 @@ void Read(char kind, std::string_view text) {
     case 'd':
       RequireIgnoredHeader(ParseDetokenizeRequest(body, limits).ignored);
       break;
+    case 'e': {
+      const EmbeddingRequest request = ParseEmbeddingRequest(body, {1000, 64});
+      Require(!request.inputs.empty() && request.dimensions >= 1 && request.dimensions <= 64);
+      RequireIgnoredHeader(request.ignored);
+      break;
+    }
+    case 's': {
+      const ScoreRequest request = ParseScoreRequest(body);
+      Require(request.first.size() == 1 || request.first.size() == request.second.size());
+      RequireIgnoredHeader(request.ignored);
+      break;
+    }
+    case 'r': {
+      const RerankRequest request = ParseRerankRequest(body);
+      Require(request.top_n >= 1 && request.top_n <= std::ssize(request.documents));
+      RequireIgnoredHeader(request.ignored);
+      break;
+    }
     default:
       break;
   }

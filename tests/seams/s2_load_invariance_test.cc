@@ -109,6 +109,25 @@ std::vector<GenerationRequest> Requests() {
     if (i % 5 == 3) request.prompt_logprobs = 2;
     requests.push_back(std::move(request));
   }
+  // Embeddings of prompts that share blocks with the others, and of one token; two next tokens.
+  for (const Pooling pooling : {Pooling::kMean, Pooling::kLast, Pooling::kCls}) {
+    for (const size_t length : {size_t{1}, size_t{40}, size_t{120}}) {
+      GenerationRequest request;
+      request.prompt.assign(shared.begin(), shared.begin() + static_cast<std::ptrdiff_t>(length));
+      // Different even where only the first or the last position counts.
+      const auto token = static_cast<TokenId>(length + 50 * static_cast<size_t>(pooling));
+      request.prompt.back() = token;
+      if (pooling == Pooling::kCls) request.prompt.front() = token;
+      request.pooling = pooling;
+      request.stop.max_new_tokens = 0;
+      requests.push_back(std::move(request));
+    }
+  }
+  GenerationRequest next;
+  next.prompt.assign(shared.begin(), shared.begin() + 90);
+  next.next_tokens = {3, 200};
+  next.stop.max_new_tokens = 0;
+  requests.push_back(std::move(next));
   return requests;
 }
 
@@ -411,6 +430,12 @@ TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
       other.n = pick(0, 3) == 0 ? 3 : 1;
       other.sampling.seed = static_cast<uint64_t>(i);
       if (pick(0, 5) == 0) other.prompt_logprobs = 1;
+      if (pick(0, 4) == 0) {
+        other.pooling = pick(0, 1) == 0 ? Pooling::kMean : Pooling::kLast;
+        other.n = 1;
+        other.stop.max_new_tokens = 0;
+        other.prompt_logprobs = -1;
+      }
       auto pending = tests::Start(engine, std::move(other));
       if (pick(0, 3) == 0) engine.Cancel(pending->id);
       flying.emplace_back(2, std::move(pending));

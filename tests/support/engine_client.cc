@@ -18,6 +18,10 @@ void PendingAnswer::Take(GenerationEvent event) {
   if (auto* scores = std::get_if<PromptScores>(&event)) {
     answer_.scores_came_first = answer_.choices.empty() && !answer_.prompt_scores;
     answer_.prompt_scores = std::move(*scores);
+  } else if (auto* embedding = std::get_if<engine::Embedding>(&event)) {
+    answer_.embeddings.push_back(std::move(embedding->values));
+  } else if (auto* next = std::get_if<engine::NextTokenScores>(&event)) {
+    answer_.next_scores = std::move(next->tokens);
   } else if (auto* delta = std::get_if<TextDelta>(&event)) {
     Answer::Choice& choice = answer_.choices[delta->choice];
     choice.text += delta->text;
@@ -81,6 +85,11 @@ std::string Bits(const Answer& answer) {
   if (answer.prompt_scores) {
     out += "prompt ";
     for (const TokenLogprob& logprob : answer.prompt_scores->tokens) add(logprob);
+  }
+  for (const TokenLogprob& logprob : answer.next_scores) add(logprob);
+  for (const std::vector<float>& embedding : answer.embeddings) {
+    out += "embedding ";
+    for (const float value : embedding) out += std::to_string(std::bit_cast<uint32_t>(value)) + ",";
   }
   for (const auto& [index, choice] : answer.choices) {
     out += "\nchoice " + std::to_string(index) + " ";

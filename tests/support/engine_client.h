@@ -23,6 +23,8 @@ struct Answer {
   };
   std::map<int, Choice> choices;
   std::optional<engine::PromptScores> prompt_scores;
+  std::vector<std::vector<float>> embeddings;     // of Embedding events
+  std::vector<engine::TokenLogprob> next_scores;  // of a NextTokenScores event
   bool scores_came_first = true;
   int terminal_events = 0;
   bool event_after_terminal = false;
@@ -51,7 +53,8 @@ std::shared_ptr<PendingAnswer> Start(engine::Engine& engine, engine::GenerationR
                                      int64_t max_waiting = 0);
 Answer Run(engine::Engine& engine, engine::GenerationRequest request);
 
-// Tokens, text, log-probability bits and finish reason of every choice, in one comparable string.
+// Tokens, text, log-probability bits and finish reason of every choice, and the bits of embeddings,
+// in one comparable string.
 std::string Bits(const Answer& answer);
 
 }  // namespace tandem::tests

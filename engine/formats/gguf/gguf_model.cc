@@ -182,6 +182,23 @@ std::string GgufConfigJson(const GgufFile& file) {
   return json.dump(2) + "\n";
 }
 
+namespace {
+
+// `pooling_type` in the words of sentence-transformers; nullopt for a file without pooling.
+std::optional<std::string> GgufPoolingJson(const GgufFile& file) {
+  static constexpr const char* kModes[] = {"", "mean", "cls", "lasttoken", "rank"};
+  const std::string key = std::string(ArchitectureOf(file)) + ".pooling_type";
+  const int64_t type = file.Int(key).value_or(0);
+  if (type < 0 || type >= std::ssize(kModes)) {
+    file.Broken(key, "must be 0 to " + std::to_string(std::ssize(kModes) - 1) + ", got " +
+                         std::to_string(type));
+  }
+  if (type == 0) return std::nullopt;
+  return Json{{"pooling_mode", kModes[type]}}.dump(2) + "\n";
+}
+
+}  // namespace
+
 SingleFileModel ReadGgufModel(GgufFile gguf) {
   const auto file = std::make_shared<const GgufFile>(std::move(gguf));
   SingleFileModel model;
@@ -205,6 +222,7 @@ SingleFileModel ReadGgufModel(GgufFile gguf) {
     if (text == "tokenizer.json") return GgufTokenizerJson(*file);
     if (text == "tokenizer.model") return GgufTokenizerModel(*file);
     if (text == "tokenizer_config.json") return GgufTokenizerConfigJson(*file);
+    if (text == "1_Pooling/config.json") return GgufPoolingJson(*file);
     return std::nullopt;
   };
   return model;

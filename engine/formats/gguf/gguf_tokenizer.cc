@@ -269,10 +269,10 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
     json["add_bos_token"] = FindPreTokenizer(file).add_bos;
   }
   if (const auto add = file.Bool(kAddEosKey)) {
-    json["add_eos_token"] = *add;  // unused here; kept for exports
+    json["add_eos_token"] = *add;
     if (*add) {
-      spdlog::warn("{}: key {} asks for an end token after every text; it is ignored", file.name(),
-                   Quoted(kAddEosKey));
+      spdlog::warn("{}: key {} asks for an end token after every text; only embeddings have it",
+                   file.name(), Quoted(kAddEosKey));
     }
   }
   if (const auto text = file.String("tokenizer.chat_template")) json["chat_template"] = *text;

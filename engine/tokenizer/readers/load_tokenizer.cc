@@ -21,6 +21,7 @@ struct TokenizerConfig {
   std::string tokenizer_class;
   std::optional<std::string> bos, eos;
   std::optional<bool> add_bos;
+  bool add_eos = false;
   std::optional<std::string> chat_template;
   std::vector<std::string> special;  // spellings of all tokens it names as special
   std::vector<AddedToken> added;     // added_tokens_decoder
@@ -121,6 +122,11 @@ TokenizerConfig ReadConfig(const TokenizerTexts& texts) {
   if (const auto flag = root.Find("add_bos_token")) {
     config.add_bos = flag->AsBool();
     if (!config.add_bos) ThrowBroken(config.file, "add_bos_token", "must be true or false");
+  }
+  if (const auto flag = root.Find("add_eos_token"); flag && !flag->IsNull()) {
+    const std::optional<bool> adds = flag->AsBool();
+    if (!adds) ThrowBroken(config.file, "add_eos_token", "must be true or false");
+    config.add_eos = *adds;
   }
   if (const auto value = root.Find("chat_template")) {
     config.chat_template = ReadChatTemplate(config, *value);
@@ -277,6 +283,7 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
   if (bos) files.bos = bos;
   if (eos) files.eos = eos;
   files.add_bos = files.bos.has_value() && config.add_bos.value_or(files.add_bos);
+  if (files.suffix.empty() && config.add_eos && files.eos) files.suffix = {*files.eos};
   files.chat_template =
       texts.chat_template_jinja ? texts.chat_template_jinja : config.chat_template;
   return files;

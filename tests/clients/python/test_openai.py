@@ -52,6 +52,33 @@ class Models(unittest.TestCase):
         self.assertEqual(caught.exception.code, "model_protected")
 
 
+class Embeddings(unittest.TestCase):
+    def test_the_default_asks_for_base64_and_decodes_to_the_same_floats(self):
+        sdk = client()
+        texts = ["A dog ran.", "It rained."]
+
+        plain = sdk.embeddings.create(model=MODEL, input=texts, encoding_format="float")
+        decoded = sdk.embeddings.create(model=MODEL, input=texts)
+
+        self.assertEqual([entry.index for entry in decoded.data], [0, 1])
+        self.assertEqual(decoded.usage, plain.usage)
+        for got, want in zip(decoded.data, plain.data):
+            self.assertEqual(len(got.embedding), len(want.embedding))
+            for a, b in zip(got.embedding, want.embedding):
+                self.assertAlmostEqual(a, b, places=7)
+
+    def test_dimensions(self):
+        answer = client().embeddings.create(model=MODEL, input="A dog.", dimensions=8)
+
+        self.assertEqual(len(answer.data[0].embedding), 8)
+
+    def test_an_empty_input_is_a_bad_request(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            client().embeddings.create(model=MODEL, input="")
+
+        self.assertEqual(caught.exception.param, "input")
+
+
 class Chat(unittest.TestCase):
     def test_plain_answer(self):
         answer = chat(client(), temperature=0)

@@ -88,9 +88,11 @@ TEST(HubSelection, TakesTheModelAndNothingElse) {
   const FileSelection selection =
       SelectFiles(reference, {"README.md", "config.json", "tokenizer.json", "model.safetensors",
                               "pytorch_model.bin", "onnx/model.safetensors", "training_args.bin",
-                              "chat_template.jinja", "consolidated.safetensors"});
+                              "chat_template.jinja", "consolidated.safetensors",
+                              "1_Pooling/config.json", "2_Dense/config.json"});
 
-  EXPECT_EQ(selection.texts, (Names{"chat_template.jinja", "config.json", "tokenizer.json"}));
+  EXPECT_EQ(selection.texts, (Names{"1_Pooling/config.json", "chat_template.jinja", "config.json",
+                                    "tokenizer.json"}));
   EXPECT_EQ(selection.weights, Names{"model.safetensors"});
 }
 

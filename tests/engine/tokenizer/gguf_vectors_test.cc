@@ -282,6 +282,16 @@ TEST(GgufVocabulary, AnEndBehindEveryTextIsNotPutThereUnsaid) {
   EXPECT_NE(log.find("m.gguf: key 'tokenizer.ggml.add_eos_token'"), std::string::npos) << log;
 }
 
+TEST(GgufVocabulary, AnEndBehindEveryTextIsTheSuffix) {
+  tests::GgufWriter writer = VocabularyOfBytes({"a", "</s>"}, {1, 3}, {}, "gpt-2");
+  writer.Add("tokenizer.ggml.eos_token_id", uint32_t{1});
+  EXPECT_TRUE(LoadBytes(writer.Bytes()).suffix.empty());
+
+  writer.Add("tokenizer.ggml.add_eos_token", true);
+
+  EXPECT_EQ(LoadBytes(writer.Bytes()).suffix, std::vector<TokenId>{1});
+}
+
 // Where each name's patterns cut, before pieces are spelled in bytes.
 TEST(GgufVocabulary, PatternsCutWhereTheProgramsDo) {
   using Pieces = std::vector<std::string>;

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+
+#include "engine/engine.h"
+
+namespace tandem::server {
+
+// Turns the events of one HTTP request into its answer. One thread at a time.
+class EventRenderer {
+ public:
+  virtual ~EventRenderer() = default;
+  // See GenerationReply::Begin.
+  virtual void Begin(std::function<void()> cancel, std::function<void(bool)> set_paused) = 0;
+  virtual void On(size_t prompt_idx, engine::GenerationEvent event) = 0;
+};
+
+}  // namespace tandem::server
