@@ -22,6 +22,7 @@ std::span<const Endpoint> AdapterEndpoints();
 std::span<const Endpoint> AliasEndpoints();
 std::span<const Endpoint> ConvertEndpoints();
 std::span<const Endpoint> AdminJobEndpoints();
+std::span<const Endpoint> AdminKeyEndpoints();
 
 namespace {
 
@@ -67,6 +68,7 @@ std::vector<Endpoint> AllEndpoints() {
       AliasEndpoints(),
       ConvertEndpoints(),
       AdminJobEndpoints(),
+      AdminKeyEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {
