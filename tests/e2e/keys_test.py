@@ -90,7 +90,8 @@ class Verb(KeysCase):
     def test_wrong_words_are_refused(self):
         self.assertIn("there is no database of keys", self.keys("list", code=1))
         self.assertFalse((self.path / "data").exists())
-        self.assertIn("a scope must be", self.keys("create", "--name", "a", "--scopes", "root", code=2))
+        self.assertIn("a scope must be",
+                      self.keys("create", "--name", "a", "--scopes", "root", code=2))
         for name in ("", "a b", "a\nb", "x" * 65, "\x1b[31m"):
             self.assertIn("the name of a key", self.keys("create", "--name", name, code=2))
         for days in ("0", "-1", "nan", "1e9"):
@@ -119,7 +120,8 @@ class Verb(KeysCase):
 
         self.assertIn("disk is full",
                       self.keys("create", "--name", "second", code=1, preexec_fn=no_growth))
-        self.assertEqual([row["name"] for row in json.loads(self.keys("list", "--json"))], ["first"])
+        rows = json.loads(self.keys("list", "--json"))
+        self.assertEqual([row["name"] for row in rows], ["first"])
 
 
 class RunningServer(KeysCase):
@@ -191,7 +193,8 @@ class Isolation(KeysCase):
                                     "hyperparameters": {"n_epochs": 1, "batch_size": 4}}}})
         self.assertEqual(status, 200, job)
         path = f"/v1/fine_tuning/jobs/{job['id']}"
-        self.wait_until("ended", lambda: self.ask(server, a, "GET", path)[1]["status"] == "succeeded")
+        self.wait_until("ended",
+                        lambda: self.ask(server, a, "GET", path)[1]["status"] == "succeeded")
         job = self.ask(server, a, "GET", path)[1]
         model, result = job["fine_tuned_model"], job["result_files"][0]
         checkpoint = self.ask(server, a, "GET", path + "/checkpoints")[1]["data"][0]
@@ -213,7 +216,8 @@ class Isolation(KeysCase):
                 for route, body in (("/v1/chat/completions", harness.story(model=name)),
                                     ("/v1/completions", {"model": name, "prompt": "a"}),
                                     ("/tokenize", {"model": name, "prompt": "a"}),
-                                    ("/v1/fine_tuning/jobs", {"model": name, "training_file": old})):
+                                    ("/v1/fine_tuning/jobs",
+                                     {"model": name, "training_file": old})):
                     status, answer = self.ask(server, b, "POST", route, body)
                     self.assertEqual(status, 404, (route, answer))
                     self.assertNotIn("mine", answer["error"]["message"].replace(name, ""))
