@@ -41,6 +41,8 @@ struct AppConfig {
   bool insecure = false;
   std::vector<std::string> api_key;
   std::string api_key_file;
+  std::string api_keys_db;
+  bool isolate_keys = false;
   std::string admin_key;
   std::string admin_key_file;
   std::string metrics_key;

@@ -13,6 +13,7 @@
 #include "server/admission/rate_limiter.h"
 #include "server/http/request.h"
 #include "server/http/response_writer.h"
+#include "server/keys/key_usage.h"
 #include "server/models/model_registry.h"
 
 namespace tandem::server {
@@ -30,12 +31,14 @@ class Admission {
   // The number of requests of one API key that may wait for a model; 0: no bound per key.
   using QueueShare = std::function<int64_t()>;
 
+  // `usage` receives the tokens of each client.
   Admission(const RateLimits& limits, const ModelRegistry& models, QueueShare queue_share,
-            Clock now)
+            Clock now, KeyUsage& usage)
       : limiter_(limits),
         models_(models),
         queue_share_(std::move(queue_share)),
-        now_(std::move(now)) {}
+        now_(std::move(now)),
+        usage_(usage) {}
 
   // Call for every request of a client as soon as it is read; `is_heavy` if it generates tokens.
   // Returns the reason of a refusal, or nullopt, and adds the matching headers to the answer.
@@ -52,6 +55,11 @@ class Admission {
   void ChargeTokens(uint64_t client, int64_t n, const ResponseWriter& writer);
   // Corrects the charge of an ended request to its real use.
   void CorrectTokens(uint64_t client, int64_t charged, int64_t used);
+
+  // Counts the tokens of an ended request for its client.
+  void CountTokens(uint64_t client, int64_t n_prompt, int64_t n_generated) {
+    usage_.CountTokens(client, n_prompt, n_generated);
+  }
 
   // Adds the retry time of a full queue.
   void AddRetryAfter(const ResponseWriter& writer) const;
@@ -77,6 +85,7 @@ class Admission {
   const ModelRegistry& models_;
   const QueueShare queue_share_;
   const Clock now_;
+  KeyUsage& usage_;
   const std::shared_ptr<Preparing> preparing_ = std::make_shared<Preparing>();
 };
 

@@ -49,6 +49,8 @@ void GenerationTally::OnEvent(const engine::GenerationEvent& event) {
         (end->outcome == engine::RequestFinished::Outcome::kFailed &&
          (end->code == ErrorCode::kDeadlineExceeded || end->code == ErrorCode::kUnavailable));
     if (--n_in_engine_ == 0) {
+      admission_.CountTokens(about_.client, about_.prompt_tokens,
+                             finished_tokens_ + streamed_tokens_);
       admission_.CorrectTokens(about_.client, about_.charged_tokens,
                                about_.prompt_tokens + finished_tokens_ + streamed_tokens_);
     }

@@ -85,7 +85,8 @@ App::App(AppOptions options)
       models_(options_.any_model_name),
       metrics_(options_.metrics_namespace),
       admission_(
-          options_.rate_limits, models_, [this] { return QueueShareOfAKey(); }, options_.clock),
+          options_.rate_limits, models_, [this] { return QueueShareOfAKey(); }, options_.clock,
+          key_usage_),
       context_{
           .models = models_,
           .is_loading = is_loading_,
@@ -93,12 +94,20 @@ App::App(AppOptions options)
           .request_timeout = options_.request_timeout,
           .queue_timeout = options_.queue_timeout,
           .share_prefix_cache = options_.share_prefix_cache,
+          .isolate_keys = options_.isolate_keys,
+          .key_usage = &key_usage_,
           .admission = &admission_,
           .metrics = &metrics_,
           .open_connections = [this] { return http_->open_connections(); },
           .may_see_models =
               [this](const Request& request) {
-                return !keys_.requires_key() || keys_.HasAnyKey(request);
+                if (!keys_.requires_key()) return true;
+                if (!options_.isolate_keys) return keys_.HasAnyKey(request);
+                return keys_.HasAdminScope(request) || keys_.HasMetricsKey(request);
+              },
+          .may_see_keys =
+              [this](const Request& request) {
+                return keys_.HasAdminScope(request) || keys_.HasMetricsKey(request);
               },
           .reasoning_parser = options_.reasoning_parser,
           .max_file_bytes = options_.max_file_bytes,
@@ -112,16 +121,41 @@ App::App(AppOptions options)
           .drain = &drain_,
           .base_url = "",
           .now = options_.clock} {
+  StartManagedKeys();
   if (!ParseListenHost(options_.http.host).is_loopback && !keys_.requires_key() &&
       !options_.insecure) {
-    throw Error(ErrorCode::kInvalidArgument, "--host " + options_.http.host +
-                                                 " is reachable from other machines: set "
-                                                 "--api-key, or --insecure to serve without keys");
+    throw Error(ErrorCode::kInvalidArgument,
+                "--host " + options_.http.host +
+                    " is reachable from other machines: set "
+                    "--api-key, create a key with 'tandem keys create', or "
+                    "set --insecure to serve without keys");
   }
-  models_.SetLoader([this](const std::string& name) { LoadCheckpoint(name); });
+  models_.SetLoader(
+      [this](const std::string& name, const Viewer& viewer) { LoadCheckpoint(name, viewer); });
   http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
   context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
                       UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+}
+
+// Before the port opens: without the keys of the database the API would be open.
+void App::StartManagedKeys() {
+  ManagedKeys::Options options;
+  options.file = options_.api_keys_db;
+  options.must_exist = !options.file.empty();
+  options.interval = options_.keys_interval;
+  if (options.file.empty() && !options_.data_dir.empty()) {
+    options.file = std::filesystem::absolute(options_.data_dir) / "keys.db";
+  }
+  if (!options.file.empty()) {
+    managed_keys_ = std::make_unique<ManagedKeys>(std::move(options), keys_, key_usage_);
+    context_.keys = managed_keys_.get();
+  }
+  has_admin_ = options_.admin_key.has_value();
+  if (managed_keys_ == nullptr) return;
+  for (const KeyRecord& key : managed_keys_->List()) {
+    if (!key.revoked_at && key.scopes.Has(Scope::kAdmin)) has_admin_ = true;
+  }
+  if (has_admin_) keys_.EnableAdmin();
 }
 
 // Computed per request: a reload may change the number of keys.
@@ -161,8 +195,11 @@ HttpPolicy App::MakePolicy() {
 
 std::optional<Response> App::Admit(Request& request, const Route& route,
                                    const ResponseWriter& writer) {
-  if (route.access != Access::kApiKey) return std::nullopt;
+  if (route.access == Access::kOpen || route.access == Access::kMetricsKey) return std::nullopt;
   request.client = keys_.IsAdmin(request) ? kAdminClient : keys_.ClientOf(request);
+  request.sees_all_records = keys_.HasAdminScope(request);
+  key_usage_.CountRequest(request.client);
+  if (route.access == Access::kAdminKey) return std::nullopt;
   if (const std::optional<Error> error = admission_.Admit(request, route.is_heavy, writer)) {
     return ToResponse(MakeErrorReply(*error, request.id));
   }
@@ -374,7 +411,8 @@ ModelHost::Maker App::ModelMaker() {
   maker.make = [this, open, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
                                          const std::function<void(double)>& progress) {
     LoadSettings settings;
-    if (spec.parent) settings.labels = {.owned_by = "user", .parent = spec.parent};
+    if (spec.parent)
+      settings.labels = {.owned_by = "user", .parent = spec.parent, .owner = spec.owner};
     settings.pinned = spec.pinned;
     settings.idle_unload_s = spec.idle_unload_s;
     settings.memory = std::move(memory);
@@ -400,7 +438,7 @@ AdapterHost::Maker App::AdapterMaker() {
 
 // Runs after StartJobs: an alias may name a job's model, and StartJobs locks the data directory.
 void App::StartAdapters() {
-  if (!options_.admin_key) return;
+  if (!has_admin_) return;
   adapters_ = std::make_unique<AdapterHost>(models_, memory_, jobs_.get(), AdapterMaker());
   aliases_ = std::make_unique<AliasBook>(
       models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "tandem.db"

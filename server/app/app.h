@@ -18,6 +18,7 @@
 #include "server/http/api_keys.h"
 #include "server/http/http_server.h"
 #include "server/jobs/job_supervisor.h"
+#include "server/keys/managed_keys.h"
 #include "server/metrics/metrics.h"
 #include "server/models/adapter_host.h"
 #include "server/models/alias_book.h"
@@ -38,6 +39,10 @@ struct AppOptions {
   std::string chat_template;  // template text instead of every model's own; empty: their own
   std::vector<std::string> api_keys;
   std::filesystem::path api_key_file;  // one key per line; read again on SIGHUP
+  // Database of managed keys. Empty: DATA_DIR/keys.db, which may appear later.
+  std::filesystem::path api_keys_db;
+  std::chrono::milliseconds keys_interval{1000};  // between looks at the database
+  bool isolate_keys = false;  // files and fine-tuning jobs belong to the key that made them
   std::optional<std::string> admin_key;
   std::optional<std::string> metrics_key;
   // PEM files, read again on SIGHUP. Both or neither.
@@ -79,6 +84,7 @@ class App {
 
   uint16_t port() const { return http_->port(); }
   std::string base_url() const { return context_.base_url; }
+  bool requires_key() const { return keys_.requires_key(); }
   ModelRegistry& models() { return models_; }
   size_t open_connections() const { return http_->open_connections(); }
   size_t running_requests() const { return http_->running_requests(); }
@@ -93,6 +99,7 @@ class App {
 
  private:
   std::vector<std::string> ReadApiKeys() const;
+  void StartManagedKeys();
   int64_t QueueShareOfAKey() const;
   HttpPolicy MakePolicy();
   std::optional<Response> Admit(Request& request, const Route& route, const ResponseWriter& writer);
@@ -113,14 +120,14 @@ class App {
   MemoryReservation ReserveFirst(const std::string& name, const MemoryClaim& claim);
   void LoadFirstModels();
   void ThrowIfStopping() const;
-  bool LoadsAtRunTime() const { return !options_.data_dir.empty() && options_.admin_key; }
+  bool LoadsAtRunTime() const { return !options_.data_dir.empty() && has_admin_; }
   // Defined in app_jobs.cc.
   bool IsInUse(const std::string& file_id);
   void OnJobSucceeded(const Job& job);
   void StoreFineTuningResult(const Job& job);
   std::string PathOfModel(const ServedModel& model);
-  // Loads the checkpoint of that name, if it is one (app_checkpoints.cc).
-  void LoadCheckpoint(const std::string& name);
+  // Loads the checkpoint of that name, if the viewer may see one (app_checkpoints.cc).
+  void LoadCheckpoint(const std::string& name, const Viewer& viewer);
   // These four load and serve the results of finished training jobs. They REQUIRE publish_mutex_
   // held.
   void RestoreJobModels();
@@ -128,7 +135,7 @@ class App {
   void PublishAdapter(const Job& job, const std::string& path);
   // Serves an adapter that a job has made; needs no lock.
   void PublishAdapterAs(const std::string& name, const std::string& path,
-                        std::shared_ptr<const ServedModel> base);
+                        std::shared_ptr<const ServedModel> base, std::optional<int64_t> owner);
   void PublishModel(const Job& job, const std::string& path);
   // Runs the load jobs of a pipeline (app_pipelines.cc).
   void LoadPipelineModels(const Job& job);
@@ -136,6 +143,9 @@ class App {
 
   const AppOptions options_;
   ApiKeys keys_;
+  KeyUsage key_usage_;
+  std::unique_ptr<ManagedKeys> managed_keys_;  // null: no database of keys
+  bool has_admin_ = false;                     // whether a key opened the admin routes at the start
   MemoryLedger memory_;
   std::unique_ptr<ModelHost> host_;  // before the registry: the registry's thread calls it
   ModelRegistry models_;

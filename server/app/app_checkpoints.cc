@@ -28,12 +28,12 @@ Error IsLoading(const std::string& name) {
 
 // Loads an adapter at once, on the calling thread. A whole model takes too long: the host loads it
 // as for /admin/models/load, and requests get 503 model_loading meanwhile.
-void App::LoadCheckpoint(const std::string& name) {
+void App::LoadCheckpoint(const std::string& name, const Viewer& viewer) {
   JobSupervisor* jobs = context_.jobs;
   ModelHost* host = context_.model_host;
   if (jobs == nullptr || host == nullptr || !IsCheckpointName(name)) return;
   const auto found = FindFineTuningCheckpoint(*jobs, name);
-  if (!found) return;
+  if (!found || !MaySee(viewer, found->job.owner)) return;
   const std::string base_id = FineTunedBaseOf(found->job);
   RecordFineTuning(found->job, found->checkpoint.dir, models_, *files_);
   if (!found->checkpoint.is_adapter) {
@@ -43,6 +43,7 @@ void App::LoadCheckpoint(const std::string& name) {
     spec.id = name;
     spec.idle_unload_s = kIdleSeconds;
     spec.parent = base_id;
+    spec.owner = found->job.owner;
     // kAlreadyExists: another request was first.
     ErrorOf({ErrorCode::kAlreadyExists}, [&] {
       host->Load(spec, nlohmann::json{{"id", name}}.dump(), nullptr);
@@ -55,7 +56,7 @@ void App::LoadCheckpoint(const std::string& name) {
   const std::lock_guard lock(checkpoint_mutex_);
   if (models_.Contains(name)) return;
   ThrowIfStopping();
-  PublishAdapterAs(name, found->checkpoint.dir.string(), std::move(base));
+  PublishAdapterAs(name, found->checkpoint.dir.string(), std::move(base), found->job.owner);
   spdlog::info("checkpoint_published job={} model={}", found->job.id, name);
 }
 

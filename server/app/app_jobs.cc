@@ -76,7 +76,7 @@ std::optional<JobStore> App::OpenJobStore() {
   std::optional<JobStore> store;
   const auto error =
       ErrorOf([&] { store.emplace(JobStore::Open(fs::absolute(options_.data_dir))); });
-  if (error && options_.admin_key) throw Error(*error);
+  if (error && has_admin_) throw Error(*error);
   if (error) spdlog::warn("no_files_and_jobs reason=\"{}\"", error->what());
   return store;
 }
@@ -168,7 +168,8 @@ void App::StoreFineTuningResult(const Job& job) {
   if (files_->Find(id)) return;
   TemporaryFile csv = files_->BeginFile();
   csv.Write(ResultCsv(figures));
-  files_->Add(std::move(csv), {"step_metrics.csv", "fine-tune-results", std::nullopt, id});
+  files_->Add(std::move(csv),
+              {"step_metrics.csv", "fine-tune-results", std::nullopt, id, job.owner});
 }
 
 void App::PublishJobModel(const Job& job) {
@@ -188,20 +189,21 @@ void App::PublishJobModel(const Job& job) {
 
 void App::PublishAdapter(const Job& job, const std::string& path) {
   const std::string name = FineTunedNameOf(job);
-  PublishAdapterAs(name, path, models_.Look(FineTunedBaseOf(job)));
+  PublishAdapterAs(name, path, models_.Look(FineTunedBaseOf(job)), job.owner);
   spdlog::info("job_model_published job={} model={}", job.id, name);
 }
 
 void App::PublishAdapterAs(const std::string& name, const std::string& path,
-                           std::shared_ptr<const ServedModel> base) {
+                           std::shared_ptr<const ServedModel> base, std::optional<int64_t> owner) {
   std::optional<NameClaim> claim = models_.TryClaimTuned(name);
   if (!claim) throw Error(ErrorCode::kAlreadyExists, "another model has the name '" + name + "'");
   MemoryReservation memory = memory_.Reserve(name, engine::PlanAdapterMemory(path, base->loaded()));
   std::vector<NameClaim> names;
   names.push_back(std::move(*claim));
-  models_.Publish(LoadServedAdapter({.name = name, .path = path, .owned_by = "user"},
-                                    std::move(base), options_.engine, std::move(memory)),
-                  std::move(names));
+  models_.Publish(
+      LoadServedAdapter({.name = name, .path = path, .owned_by = "user", .owner = owner},
+                        std::move(base), options_.engine, std::move(memory)),
+      std::move(names));
 }
 
 void App::PublishModel(const Job& job, const std::string& path) {
@@ -221,6 +223,7 @@ void App::PublishModel(const Job& job, const std::string& path) {
   const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
   LoadSettings settings;
   settings.labels.owned_by = "user";
+  settings.labels.owner = job.owner;
   settings.labels.parent = is_fine_tune ? FineTunedBaseOf(job) : BaseModelOfJob(job.request_json);
   settings.in_background = true;
   settings.progress = [this](double) { ThrowIfStopping(); };

@@ -18,6 +18,7 @@
 #include "engine/kernels/kernels.h"
 #include "server/app/app.h"
 #include "server/app/service_notify.h"
+#include "server/cli/data_dir.h"
 #include "server/cli/example_request.h"
 #include "server/cli/model_options.h"
 #include "server/cli/verbs.h"
@@ -37,16 +38,6 @@ struct ServeFlags {
 
 std::chrono::milliseconds Milliseconds(config::Seconds seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds.s * 1000));
-}
-
-std::filesystem::path DefaultDataDir() {
-  if (const char* xdg = std::getenv("XDG_DATA_HOME"); xdg != nullptr && *xdg != '\0') {
-    return std::filesystem::path(xdg) / "tandem";
-  }
-  if (const char* home = std::getenv("HOME"); home != nullptr && *home != '\0') {
-    return std::filesystem::path(home) / ".local" / "share" / "tandem";
-  }
-  return {};
 }
 
 engine::EngineOptions ToEngineOptions(const AppConfig& config) {
@@ -125,6 +116,8 @@ AppOptions ToAppOptions(const AppConfig& config) {
   }
   options.api_keys = config.api_key;
   options.api_key_file = config.api_key_file;
+  options.api_keys_db = config.api_keys_db;
+  options.isolate_keys = config.isolate_keys;
   if (std::string key = AdminKey(config); !key.empty()) options.admin_key = std::move(key);
   if (!config.metrics_key.empty()) options.metrics_key = config.metrics_key;
   options.tls_cert = config.tls_cert;
@@ -140,8 +133,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.rate_limits = {config.rate_limit_rpm, config.rate_limit_tpm};
   options.share_prefix_cache = config.share_prefix_cache;
   options.metrics_namespace = config.metrics_namespace;
-  options.data_dir =
-      config.data_dir.empty() ? DefaultDataDir() : std::filesystem::path(config.data_dir);
+  options.data_dir = DataDirOr(config.data_dir);
   options.max_file_bytes = config.max_file.n;
   options.model_root = config.model_root;
   return options;
@@ -181,10 +173,9 @@ int Serve(const ServeFlags& flags) {
   // A truncated weight file then fails one model instead of the process: loads and the engine check
   // for mapping faults.
   engine::SurviveMappingFaults();
-  const bool needs_key = !config.api_key.empty() || !config.api_key_file.empty();
   App app(std::move(options));
   app.Start();
-  Announce(app, needs_key);
+  Announce(app, app.requires_key());
   NotifyService("READY=1");
   RunUntilSignal(app);
   return 0;

@@ -5,6 +5,7 @@ namespace {
 
 constexpr Verb kVerbs[] = {
     {"serve", "serve models over HTTP", AddServe},
+    {"keys", "create, list and revoke the API keys of a server", AddKeys},
     {"generate", "print a model's continuation of a prompt", AddGenerate},
     {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},
     {"train", "train a model from a training spec", AddTrain},

@@ -23,6 +23,7 @@ std::span<const Verb> Verbs();
 void AddServe(CLI::App& command, int& exit_code);
 void AddGenerate(CLI::App& command, int& exit_code);
 void AddPull(CLI::App& command, int& exit_code);
+void AddKeys(CLI::App& command, int& exit_code);
 void AddTrain(CLI::App& command, int& exit_code);
 void AddEval(CLI::App& command, int& exit_code);
 void AddProfile(CLI::App& command, int& exit_code);

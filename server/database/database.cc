@@ -66,9 +66,14 @@ CREATE TABLE aliases (
 ) STRICT;
 )";
 
-// Step i updates a file from version i to version i + 1. Released steps must not change.
-constexpr std::array kSteps = {kJobs, kFiles, kAliases};
-constexpr int kSchemaVersion = kSteps.size();
+// The client number of the API key that made a record (ApiKeys::ClientOf); NULL: nobody's, visible
+// to every key.
+constexpr const char* kOwners = R"(
+ALTER TABLE jobs ADD COLUMN owner INTEGER;
+ALTER TABLE files ADD COLUMN owner INTEGER;
+)";
+
+constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners};
 
 [[noreturn]] void ThrowDatabaseError(sqlite3* handle, int rc, const std::filesystem::path& path) {
   const std::string why = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
@@ -92,6 +97,11 @@ std::string FirstLine(const std::string& text) {
 }
 
 }  // namespace
+
+const Schema& ServerSchema() {
+  static constexpr Schema kSchema{kApplicationId, kServerSteps};
+  return kSchema;
+}
 
 Query::~Query() {
   sqlite3_reset(statement_);
@@ -153,7 +163,8 @@ std::optional<std::string> Query::TextOrNull() {
 void Database::Closer::operator()(sqlite3* handle) const { sqlite3_close(handle); }
 void Database::Closer::operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
 
-Database::Database(std::filesystem::path file) : path_(std::move(file)) {
+Database::Database(std::filesystem::path file, const Schema& schema)
+    : path_(std::move(file)), schema_(schema) {
   CreateForOwner();
   Open();
   Configure();
@@ -225,15 +236,16 @@ void Database::Check() {
   const int64_t version = Number("PRAGMA user_version");
   const int64_t application = Number("PRAGMA application_id");
   if (version == 0 && Number("SELECT count(*) FROM sqlite_schema") == 0) return;
-  if (application != kApplicationId) {
+  if (application != schema_.application_id) {
     throw Error(ErrorCode::kDataLoss,
                 path_.string() + " is a database of another program; move it away");
   }
-  if (version > kSchemaVersion) {
+  const auto supported = static_cast<int64_t>(schema_.steps.size());
+  if (version > supported) {
     throw Error(ErrorCode::kFailedPrecondition,
                 "database " + path_.string() + " has schema version " + std::to_string(version) +
-                    ", but this program supports only versions up to " +
-                    std::to_string(kSchemaVersion) + "; use a newer program");
+                    ", but this program supports only versions up to " + std::to_string(supported) +
+                    "; use a newer program");
   }
   Query query = Prepare("PRAGMA quick_check(1)");
   const std::string verdict = query.Next() ? query.Text() : "no answer";
@@ -244,15 +256,18 @@ void Database::Check() {
   }
 }
 
+// Reads the version again within the transaction: another process may have updated the file.
 void Database::BringUpToDate() {
-  const int64_t version = Number("PRAGMA user_version");
-  if (version == kSchemaVersion) return;
+  const auto wanted = static_cast<int64_t>(schema_.steps.size());
+  if (Number("PRAGMA user_version") == wanted) return;
+  Run("BEGIN IMMEDIATE");
   std::string steps;
-  for (auto step = static_cast<size_t>(version); step < kSteps.size(); ++step) {
-    steps += kSteps[step];
+  for (auto step = static_cast<size_t>(Number("PRAGMA user_version")); step < schema_.steps.size();
+       ++step) {
+    steps += schema_.steps[step];
   }
-  Run("BEGIN IMMEDIATE; " + steps + "PRAGMA application_id = " + std::to_string(kApplicationId) +
-      "; PRAGMA user_version = " + std::to_string(kSchemaVersion) + "; COMMIT;");
+  Run(steps + "PRAGMA application_id = " + std::to_string(schema_.application_id) +
+      "; PRAGMA user_version = " + std::to_string(wanted) + "; COMMIT;");
 }
 
 }  // namespace tandem::server

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -54,9 +55,19 @@ class Query {
   int column_ = 0;
 };
 
-// One connection to the server's database, DATA_DIR/tandem.db, with the tables of all rooms. A
-// process may have several connections; each is used by one thread at a time. The lock of the data
-// directory (JobStore) decides which process may open the file.
+// The tables of one kind of file.
+struct Schema {
+  int application_id = 0;  // in the file's header; other files are refused
+  // Step i updates a file from version i to version i + 1. Released steps must not change.
+  std::span<const char* const> steps;
+};
+// DATA_DIR/tandem.db: jobs, uploaded files, aliases.
+const Schema& ServerSchema();
+
+// One connection to a database: DATA_DIR/tandem.db with the tables of several rooms, or the file of
+// API keys. A process may have several connections; each is used by one thread at a time. The lock
+// of the data directory (JobStore) decides which process may open tandem.db. Several processes may
+// open other files.
 //
 // Every method throws kIo for a disk error, kUnavailable (insufficient_storage) for a full disk,
 // and kDataLoss for a corrupt file.
@@ -65,7 +76,7 @@ class Database {
   // Creates a missing file and updates its tables. Restricts the file, its -wal and its -shm to
   // mode 0600. Throws kFailedPrecondition if a newer program wrote the file, and kDataLoss if it is
   // corrupt or not ours. A refused file keeps its contents.
-  explicit Database(std::filesystem::path file);
+  explicit Database(std::filesystem::path file, const Schema& schema = ServerSchema());
   Database(const Database&) = delete;
   Database& operator=(const Database&) = delete;
 
@@ -89,6 +100,7 @@ class Database {
   int64_t Number(const std::string& sql);
 
   const std::filesystem::path path_;
+  const Schema schema_;
   std::unique_ptr<sqlite3, Closer> handle_;
   std::map<std::string, std::unique_ptr<sqlite3_stmt, Closer>> statements_;  // destroyed before
                                                                              // handle_

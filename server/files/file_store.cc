@@ -21,7 +21,7 @@
 namespace tandem::server {
 namespace {
 
-constexpr const char* kColumns = "id, bytes, created_at, filename, purpose, expires_at";
+constexpr const char* kColumns = "id, bytes, created_at, filename, purpose, expires_at, owner";
 constexpr std::string_view kIdPrefix = "file-";
 constexpr std::string_view kTemporarySuffix = ".part";
 constexpr std::string_view kDeletedSuffix = ".deleted";
@@ -56,6 +56,7 @@ StoredFile ReadFile(Query& row) {
   file.filename = row.Text();
   file.purpose = row.Text();
   file.expires_at = row.IntOrNull();
+  file.owner = row.IntOrNull();
   return file;
 }
 
@@ -204,10 +205,10 @@ TemporaryFile FileStore::BeginFile() {
 
 void FileStore::Insert(const StoredFile& file) {
   Query query =
-      database_.Prepare("INSERT INTO files (" + std::string(kColumns) + ") VALUES (?,?,?,?,?,?)");
+      database_.Prepare("INSERT INTO files (" + std::string(kColumns) + ") VALUES (?,?,?,?,?,?,?)");
   query.Bind(std::string_view(file.id)).Bind(file.bytes).Bind(file.created_at);
   query.Bind(std::string_view(file.filename)).Bind(std::string_view(file.purpose));
-  query.Bind(file.expires_at);
+  query.Bind(file.expires_at).Bind(file.owner);
   query.Next();
 }
 
@@ -217,6 +218,7 @@ StoredFile FileStore::Add(TemporaryFile temporary, const NewFile& about) {
   file.bytes = temporary.bytes();
   file.filename = about.filename;
   file.purpose = about.purpose;
+  file.owner = about.owner;
   temporary.Publish(PathOf(file.id));  // outside the lock: it can take seconds
 
   Unlisted unlisted{PathOf(file.id)};
@@ -263,20 +265,23 @@ FilePage FileStore::List(const FileFilter& filter) {
   RemoveExpired();
   int64_t beyond = filter.oldest_first ? 0 : std::numeric_limits<int64_t>::max();
   if (!filter.after.empty()) {
-    Query query = database_.Prepare("SELECT seq FROM files WHERE id = ?");
-    query.Bind(std::string_view(filter.after));
+    Query query = database_.Prepare(
+        "SELECT seq FROM files WHERE id = ?1 AND (?2 IS NULL OR owner IS NULL OR owner = ?2)");
+    query.Bind(std::string_view(filter.after)).Bind(filter.viewer);
     if (!query.Next()) return {};
     beyond = query.Int();
   }
   const std::string order = filter.oldest_first ? "seq > ?1 AND " : "seq < ?1 AND ";
   Query query = database_.Prepare(
       "SELECT " + std::string(kColumns) + " FROM files WHERE " + order +
-      "(?2 IS NULL OR purpose = ?2) AND (expires_at IS NULL OR expires_at > ?3) ORDER BY seq " +
+      "(?2 IS NULL OR purpose = ?2) AND (expires_at IS NULL OR expires_at > ?3) AND "
+      "(?5 IS NULL OR owner IS NULL OR owner = ?5) ORDER BY seq " +
       (filter.oldest_first ? "ASC" : "DESC") + " LIMIT ?4");
   query.Bind(beyond);
   filter.purpose ? query.Bind(std::string_view(*filter.purpose)) : query.BindNull();
   // One extra row tells whether more exist.
   query.Bind(Now()).Bind(static_cast<int64_t>(filter.limit + tombstones_.size()) + 1);
+  query.Bind(filter.viewer);
   FilePage page;
   while (query.Next()) {
     StoredFile file = ReadFile(query);

@@ -25,6 +25,7 @@ struct StoredFile {
   std::string filename;    // the client's name for it; never a path on this machine
   std::string purpose;
   std::optional<int64_t> expires_at;
+  std::optional<int64_t> owner;  // client number of the key that made it; nullopt: nobody's
 };
 
 // Properties of a new file, from the upload form.
@@ -33,13 +34,15 @@ struct NewFile {
   std::string purpose;
   std::optional<int64_t> expires_after_s;
   std::string id = {};  // from NewId, not used yet; empty: the store chooses
+  std::optional<int64_t> owner = {};
 };
 
 struct FileFilter {
-  std::optional<std::string> purpose;
+  std::optional<std::string> purpose = {};
   size_t limit = 10000;
   bool oldest_first = false;
-  std::string after;  // id of the last file of the previous page; empty: the first page
+  std::string after = {};  // id of the last file of the previous page; empty: the first page
+  std::optional<int64_t> viewer = {};  // only nobody's files and those of this owner
 };
 
 struct FilePage {

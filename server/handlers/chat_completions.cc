@@ -45,7 +45,8 @@ std::vector<TokenId> SpecialThinkMarks(const ServedModel& model) {
 void ChatCompletions(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const nlohmann::ordered_json body = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(body).RequiredString("model"));
+  const auto model =
+      context.models.Find(FieldReader(body).RequiredString("model"), ViewerOf(context, request));
   ChatRequest chat = ParseChatRequest(body, LimitsOf(*model));
 
   EncodedChat encoded = EncodeChat(*model, chat.prompt);

@@ -31,7 +31,8 @@ ReplyShape::PromptShape EncodePrompt(const ServedModel& model, const CompletionR
 void Completions(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const nlohmann::ordered_json body = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(body).RequiredString("model"));
+  const auto model =
+      context.models.Find(FieldReader(body).RequiredString("model"), ViewerOf(context, request));
   const CompletionRequest completion = ParseCompletionRequest(body, LimitsOf(*model));
 
   ReplyShape shape = MakeReplyShape(*model, completion.generation, "cmpl-", request.id);

@@ -24,6 +24,7 @@ std::span<const Endpoint> AdapterEndpoints();
 std::span<const Endpoint> AliasEndpoints();
 std::span<const Endpoint> ConvertEndpoints();
 std::span<const Endpoint> AdminJobEndpoints();
+std::span<const Endpoint> AdminKeyEndpoints();
 
 namespace {
 
@@ -71,6 +72,7 @@ std::vector<Endpoint> AllEndpoints() {
       AliasEndpoints(),
       ConvertEndpoints(),
       AdminJobEndpoints(),
+      AdminKeyEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

@@ -76,7 +76,9 @@ NewFile CheckForm(const UploadedForm& form) {
   if (purpose == nullptr) throw MissingField(kPurpose);
   if (!IsUploadPurpose(*purpose)) throw BadPurpose(*purpose);
 
-  NewFile file{*filename, *purpose, std::nullopt};
+  NewFile file;
+  file.filename = *filename;
+  file.purpose = *purpose;
   const std::string* anchor = field(kAnchor);
   const std::string* seconds = field(kSeconds);
   if (anchor == nullptr && seconds == nullptr) return file;
@@ -136,8 +138,9 @@ void CreateFile(const HandlerContext& context, Request request, ResponseWriter w
   }
   FileStore& files = RequireFiles(context);
   upload->Finish(
-      [&files, writer](UploadedForm form) {
-        const NewFile about = CheckForm(form);
+      [&files, writer, owner = OwnerOf(request)](UploadedForm form) {
+        NewFile about = CheckForm(form);
+        about.owner = owner;
         if (!form.unknown.empty()) {
           writer.AddHeader("x-ignored-params", IgnoredParamsHeader(form.unknown));
         }
@@ -159,6 +162,7 @@ void ListFiles(const HandlerContext& context, Request request, ResponseWriter wr
   filter.limit = static_cast<size_t>(QueryInt(request, "limit", 10000, 1, 10000));
   filter.oldest_first = QueryOrder(request, Order::kNewestFirst) == Order::kOldestFirst;
   if (const std::string* after = request.FindQuery("after")) filter.after = *after;
+  filter.viewer = ViewerOf(context, request);
   const FilePage page = RequireFiles(context).List(filter);
 
   // A page may hold 10,000 files: join their texts instead of parsing each again.
@@ -181,17 +185,22 @@ Error FileNotFound(const std::string& id) {
       .WithReason("file_not_found");
 }
 
+// The file of the path. Another key's file is answered like one that does not exist.
+StoredFile FindFile(const HandlerContext& context, const Request& request) {
+  const std::string& id = request.path_params.at("id");
+  std::optional<StoredFile> file = RequireFiles(context).Find(id);
+  if (!file || !MaySee(ViewerOf(context, request), file->owner)) throw FileNotFound(id);
+  return std::move(*file);
+}
+
 // GET /v1/files/{id}
 void GetFile(const HandlerContext& context, Request request, ResponseWriter writer) {
-  const std::string& id = request.path_params.at("id");
-  const std::optional<StoredFile> file = RequireFiles(context).Find(id);
-  if (!file) throw FileNotFound(id);
-  writer.Json(200, FileBody(*file));
+  writer.Json(200, FileBody(FindFile(context, request)));
 }
 
 // DELETE /v1/files/{id}
 void DeleteFile(const HandlerContext& context, Request request, ResponseWriter writer) {
-  const std::string& id = request.path_params.at("id");
+  const std::string id = FindFile(context, request).id;
   RequireFiles(context).Delete(id);
   writer.Json(200, Json{{"id", id}, {"object", "file"}, {"deleted", true}}.dump());
 }
@@ -199,7 +208,7 @@ void DeleteFile(const HandlerContext& context, Request request, ResponseWriter w
 // GET /v1/files/{id}/content
 void GetFileContent(const HandlerContext& context, Request request, ResponseWriter writer) {
   FileStore& files = RequireFiles(context);
-  FileStore::Opened opened = files.Open(request.path_params.at("id"));
+  FileStore::Opened opened = files.Open(FindFile(context, request).id);
   const int64_t bytes = opened.file.bytes;
 
   Response head;
@@ -236,11 +245,15 @@ void GetFileContent(const HandlerContext& context, Request request, ResponseWrit
 
 std::span<const Endpoint> FileEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
-      {.method = "POST", .pattern = "/v1/files", .handle = CreateFile, .open_body = OpenFileBody},
-      {"GET", "/v1/files", ListFiles},
-      {"GET", "/v1/files/{id}", GetFile},
-      {"DELETE", "/v1/files/{id}", DeleteFile},
-      {"GET", "/v1/files/{id}/content", GetFileContent},
+      {.method = "POST",
+       .pattern = "/v1/files",
+       .handle = CreateFile,
+       .access = Access::kTrainKey,
+       .open_body = OpenFileBody},
+      {"GET", "/v1/files", ListFiles, Access::kTrainKey},
+      {"GET", "/v1/files/{id}", GetFile, Access::kTrainKey},
+      {"DELETE", "/v1/files/{id}", DeleteFile, Access::kTrainKey},
+      {"GET", "/v1/files/{id}/content", GetFileContent, Access::kTrainKey},
   };
   return kEndpoints;
 }

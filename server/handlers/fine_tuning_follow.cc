@@ -25,7 +25,7 @@ std::string Text(const Json& event) {
 }
 
 Job FindFollowedJob(const HandlerContext& context, const Request& request) {
-  return RequireFineTuningJob(context, request.path_params.at("id"));
+  return RequireFineTuningJob(context, request);
 }
 
 // The page of `all` after the element whose id is the query's `after`; empty if that is unknown.
@@ -113,8 +113,9 @@ void ListFineTuningCheckpoints(const HandlerContext& context, Request request,
 
 std::span<const Endpoint> FineTuningFollowEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
-      {"GET", "/v1/fine_tuning/jobs/{id}/events", ListFineTuningEvents},
-      {"GET", "/v1/fine_tuning/jobs/{id}/checkpoints", ListFineTuningCheckpoints},
+      {"GET", "/v1/fine_tuning/jobs/{id}/events", ListFineTuningEvents, Access::kTrainKey},
+      {"GET", "/v1/fine_tuning/jobs/{id}/checkpoints", ListFineTuningCheckpoints,
+       Access::kTrainKey},
   };
   return kEndpoints;
 }

@@ -43,9 +43,10 @@ Error InvalidTrainingFile(const std::string& param, const std::string& message) 
       .WithReason("invalid_training_file");
 }
 
-StoredFile FindTrainingFile(FileStore& files, const std::string& id, const char* param) {
+StoredFile FindTrainingFile(FileStore& files, const std::string& id, const char* param,
+                            const std::optional<int64_t>& viewer) {
   const std::optional<StoredFile> file = files.Find(id);
-  if (!file) {
+  if (!file || !MaySee(viewer, file->owner)) {
     throw Error(ErrorCode::kNotFound, "there is no file '" + id.substr(0, 80) + "'")
         .WithParam(param)
         .WithReason("file_not_found");
@@ -166,16 +167,18 @@ struct ExaminedFile {
 
 class Creation {
  public:
-  Creation(const HandlerContext& context, FineTuningRequest request, TrainingBase base,
-           const ResponseWriter& writer)
+  Creation(const HandlerContext& context, FineTuningRequest wanted, TrainingBase base,
+           const Request& request, const ResponseWriter& writer)
       : context_(context),
         files_(RequireFiles(context)),
-        request_(std::move(request)),
+        request_(std::move(wanted)),
         base_(std::move(base)),
+        owner_(OwnerOf(request)),
+        viewer_(ViewerOf(context, request)),
         writer_(writer) {}
 
   ExaminedFile Examine(const std::string& id, const char* param) {
-    const StoredFile file = FindTrainingFile(files_, id, param);
+    const StoredFile file = FindTrainingFile(files_, id, param, viewer_);
     ExaminedFile examined{files_.PathOf(id), {}, false};
     std::optional<TrainingData> findings;
     if (file.bytes <= kExaminedBytes) {
@@ -212,7 +215,8 @@ class Creation {
     if (request_.validation_file) ids.push_back(*request_.validation_file);
     Job job;
     files_.Use(ids, [&] {
-      job = RequireJobs(context_).Submit(JobType::kFineTune, RequestJson(plan).dump(), spec);
+      job =
+          RequireJobs(context_).Submit(JobType::kFineTune, RequestJson(plan).dump(), spec, owner_);
     });
     writer_.Json(200, FineTuningJobJson(job, UnixSeconds()).dump());
   }
@@ -242,12 +246,16 @@ class Creation {
   FileStore& files_;
   const FineTuningRequest request_;
   const TrainingBase base_;
+  const std::optional<int64_t> owner_;
+  const std::optional<int64_t> viewer_;
   const ResponseWriter& writer_;
   bool is_unchecked_ = false;  // whether the job still has to check a file
 };
 
-TrainingBase BaseOf(const HandlerContext& context, const std::string& model_name) {
-  const std::shared_ptr<const ServedModel> model = context.models.Look(model_name);
+TrainingBase BaseOf(const HandlerContext& context, const Request& request,
+                    const std::string& model_name) {
+  const std::shared_ptr<const ServedModel> model =
+      context.models.Look(model_name, ViewerOf(context, request));
   const ServedModel& base = model->base ? *model->base : *model;
   TrainingBase out;
   out.id = base.id;
@@ -262,13 +270,13 @@ FineTuningRequest ParseRequest(const HandlerContext& context, const Request& req
   const Json body = ParseJsonObject(request.body);
   // Report an unknown model before any other fault.
   if (const auto model = body.find("model"); model != body.end() && model->is_string()) {
-    context.models.Look(model->get<std::string>());
+    context.models.Look(model->get<std::string>(), ViewerOf(context, request));
   }
   return ParseFineTuningRequest(body);
 }
 
 Job FindFineTuningJob(const HandlerContext& context, const Request& request) {
-  return RequireFineTuningJob(context, request.path_params.at("id"));
+  return RequireFineTuningJob(context, request);
 }
 
 // Whether the job has every `metadata[k]=v` of the query.
@@ -302,9 +310,10 @@ void AppendSample(std::string& out, const ServedModel& model, const TrainingData
 
 }  // namespace
 
-Job RequireFineTuningJob(const HandlerContext& context, const std::string& id) {
+Job RequireFineTuningJob(const HandlerContext& context, const Request& request) {
+  const std::string& id = request.path_params.at("id");
   std::optional<Job> job = RequireJobs(context).Find(id);
-  if (!job || job->type != JobType::kFineTune) {
+  if (!job || job->type != JobType::kFineTune || !MaySee(ViewerOf(context, request), job->owner)) {
     throw Error(ErrorCode::kNotFound, "there is no fine-tuning job '" + id.substr(0, 80) + "'")
         .WithParam("id")
         .WithReason("job_not_found");
@@ -320,16 +329,17 @@ void CreateFineTuningJob(const HandlerContext& context, Request request, Respons
   if (!wanted.ignored_params.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(wanted.ignored_params));
   }
-  TrainingBase base = BaseOf(context, wanted.model);
-  Creation(context, std::move(wanted), std::move(base), writer).Run();
+  TrainingBase base = BaseOf(context, request, wanted.model);
+  Creation(context, std::move(wanted), std::move(base), request, writer).Run();
 }
 
 // POST /v1/fine_tuning/validate
 void ValidateFineTuning(const HandlerContext& context, Request request, ResponseWriter writer) {
   const FineTuningRequest wanted = ParseRequest(context, request);
-  const TrainingBase base = BaseOf(context, wanted.model);
+  const TrainingBase base = BaseOf(context, request, wanted.model);
   FileStore& files = RequireFiles(context);
-  const StoredFile file = FindTrainingFile(files, wanted.training_file, "training_file");
+  const StoredFile file =
+      FindTrainingFile(files, wanted.training_file, "training_file", ViewerOf(context, request));
   const std::filesystem::path path = files.PathOf(file.id);
   RefuseLongFile(context, file, path, writer);
   const std::optional<TrainingData> findings = ExamineFile(context, wanted, base, path, writer);
@@ -364,7 +374,7 @@ void ValidateFineTuning(const HandlerContext& context, Request request, Response
   std::string out = body.dump(-1, ' ', false, Json::error_handler_t::replace);
   out.back() = ',';  // in place of the closing brace
   out += R"("sample":)";
-  AppendSample(out, *context.models.Look(wanted.model), data);
+  AppendSample(out, *context.models.Look(wanted.model, ViewerOf(context, request)), data);
   out.push_back('}');
   writer.Json(200, std::move(out));
 }
@@ -375,9 +385,11 @@ void ListFineTuningJobs(const HandlerContext& context, Request request, Response
   JobFilter filter;
   filter.type = JobType::kFineTune;
   filter.limit = 100;
+  filter.viewer = ViewerOf(context, request);
   JobSupervisor& jobs = RequireJobs(context);
   if (const std::string* after = request.FindQuery("after")) {
-    if (jobs.Find(*after)) {
+    const std::optional<Job> last = jobs.Find(*after);
+    if (last && MaySee(filter.viewer, last->owner)) {
       filter.after = *after;
     } else {
       filter.limit = 0;  // an unknown id gives an empty page
@@ -431,13 +443,13 @@ void ResumeFineTuningJob(const HandlerContext& context, Request request, Respons
 
 std::span<const Endpoint> FineTuningJobEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
-      {"POST", "/v1/fine_tuning/jobs", CreateFineTuningJob, Access::kApiKey, RunsOn::kWorker},
-      {"POST", "/v1/fine_tuning/validate", ValidateFineTuning, Access::kApiKey, RunsOn::kWorker},
-      {"GET", "/v1/fine_tuning/jobs", ListFineTuningJobs},
-      {"GET", "/v1/fine_tuning/jobs/{id}", GetFineTuningJob},
-      {"POST", "/v1/fine_tuning/jobs/{id}/cancel", CancelFineTuningJob},
-      {"POST", "/v1/fine_tuning/jobs/{id}/pause", PauseFineTuningJob},
-      {"POST", "/v1/fine_tuning/jobs/{id}/resume", ResumeFineTuningJob},
+      {"POST", "/v1/fine_tuning/jobs", CreateFineTuningJob, Access::kTrainKey, RunsOn::kWorker},
+      {"POST", "/v1/fine_tuning/validate", ValidateFineTuning, Access::kTrainKey, RunsOn::kWorker},
+      {"GET", "/v1/fine_tuning/jobs", ListFineTuningJobs, Access::kTrainKey},
+      {"GET", "/v1/fine_tuning/jobs/{id}", GetFineTuningJob, Access::kTrainKey},
+      {"POST", "/v1/fine_tuning/jobs/{id}/cancel", CancelFineTuningJob, Access::kTrainKey},
+      {"POST", "/v1/fine_tuning/jobs/{id}/pause", PauseFineTuningJob, Access::kTrainKey},
+      {"POST", "/v1/fine_tuning/jobs/{id}/resume", ResumeFineTuningJob, Access::kTrainKey},
   };
   return kEndpoints;
 }

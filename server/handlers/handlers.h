@@ -12,6 +12,7 @@
 
 #include "server/http/request.h"
 #include "server/http/response_writer.h"
+#include "server/keys/ownership.h"
 #include "server/models/model_registry.h"
 
 namespace tandem::training {
@@ -25,6 +26,8 @@ class Admission;
 class AliasBook;
 class FileStore;
 class JobSupervisor;
+class KeyUsage;
+class ManagedKeys;
 struct Job;
 struct StoredFile;
 struct TrainingData;
@@ -56,12 +59,17 @@ struct HandlerContext {
   std::chrono::milliseconds request_timeout{0};  // 0: none
   std::chrono::milliseconds queue_timeout{0};    // longest wait for a place in the batch; 0: none
   bool share_prefix_cache = false;               // between API keys
+  bool isolate_keys = false;                     // see ViewerOf
+  ManagedKeys* keys = nullptr;                   // null: no database of keys
+  const KeyUsage* key_usage = nullptr;           // never null while requests run
   Admission* admission = nullptr;                // this and `metrics`: never null during requests
   Metrics* metrics = nullptr;
   std::function<size_t()> open_connections = {};
   // Whether a request to a route without authentication may see the names of users' models.
   // Unset: it may.
   std::function<bool(const Request&)> may_see_models = {};
+  // As may_see_models, for the names of API keys. Unset: it may not.
+  std::function<bool(const Request&)> may_see_keys = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
@@ -98,6 +106,11 @@ std::string_view OpenApiText();
 // Why a part of the server is missing: the server is starting or stopping, or has no data
 // directory.
 Error NotReady(const HandlerContext& context);
+// The owner of a record that the request makes: the client's number; nullopt: nobody.
+std::optional<int64_t> OwnerOf(const Request& request);
+// All records without --isolate-keys, and for administrators.
+Viewer ViewerOf(const HandlerContext& context, const Request& request);
+
 // Throws NotReady unless the server keeps files.
 FileStore& RequireFiles(const HandlerContext& context);
 // The file object of the API, as JSON.
@@ -105,8 +118,9 @@ std::string FileBody(const StoredFile& file);
 
 // Throws NotReady unless the server has jobs.
 JobSupervisor& RequireJobs(const HandlerContext& context);
-// Throws kNotFound (job_not_found) unless `id` is a job of the fine-tuning API.
-Job RequireFineTuningJob(const HandlerContext& context, const std::string& id);
+// The fine-tuning job of the path's `id`. Throws kNotFound (job_not_found) if there is none, or if
+// it belongs to another key.
+Job RequireFineTuningJob(const HandlerContext& context, const Request& request);
 // The job object of /admin/jobs, as JSON. The result of a training job names the id of its model.
 std::string JobBody(const Job& job);
 // Sends 202 with the job and a `location` header.

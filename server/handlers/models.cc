@@ -66,12 +66,12 @@ void ForgetModel(JobSupervisor& jobs, ModelRegistry& models, const std::string& 
 
 // Deletes the checkpoint of that name, loaded or not, and responds. Returns false if no checkpoint
 // has that name.
-bool DeleteCheckpoint(const HandlerContext& context, const std::string& id,
+bool DeleteCheckpoint(const HandlerContext& context, const std::string& id, const Viewer& viewer,
                       const ResponseWriter& writer) {
   JobSupervisor* jobs = context.jobs;
   if (jobs == nullptr) return false;
   const auto found = FindFineTuningCheckpoint(*jobs, id);
-  if (!found) return false;
+  if (!found || !MaySee(viewer, found->job.owner)) return false;
   if (context.models.IsClaimed(id)) {
     throw Error(ErrorCode::kAlreadyExists, "'" + id + "' is being loaded")
         .WithParam("model")
@@ -96,19 +96,21 @@ Json ProvenanceJson(const ServedModel& model) {
 
 namespace {
 
-void ListModels(const HandlerContext& context, Request, ResponseWriter writer) {
+void ListModels(const HandlerContext& context, Request request, ResponseWriter writer) {
   Json body;
   body["object"] = "list";
   body["data"] = Json::array();
-  for (const auto& entry : context.models.List()) body["data"].push_back(ModelObject(entry));
+  const Viewer viewer = ViewerOf(context, request);
+  for (const auto& entry : context.models.List(viewer)) body["data"].push_back(ModelObject(entry));
   writer.Json(200, body.dump());
 }
 
 // DELETE /v1/models/{id}
 void DeleteModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
-  if (DeleteCheckpoint(context, id, writer)) return;
-  const std::shared_ptr<const ServedModel> model = context.models.Look(id);
+  const Viewer viewer = ViewerOf(context, request);
+  if (DeleteCheckpoint(context, id, viewer, writer)) return;
+  const std::shared_ptr<const ServedModel> model = context.models.Look(id, viewer);
   if (const auto alias = context.models.FindAlias(id)) {
     throw Error(ErrorCode::kPermissionDenied,
                 "'" + id + "' is an alias of '" + alias->target +
@@ -142,7 +144,7 @@ void DeleteModel(const HandlerContext& context, Request request, ResponseWriter 
 void GetModel(const HandlerContext& context, Request request, ResponseWriter writer) {
   const std::string& id = request.path_params.at("id");
   // Look, not Find: even under --any-model-name a path names exactly one model.
-  writer.Json(200, ModelObject({id, context.models.Look(id)}).dump());
+  writer.Json(200, ModelObject({id, context.models.Look(id, ViewerOf(context, request))}).dump());
 }
 
 }  // namespace
@@ -150,7 +152,7 @@ void GetModel(const HandlerContext& context, Request request, ResponseWriter wri
 std::span<const Endpoint> ModelEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
       {"GET", "/v1/models", ListModels},
-      {"DELETE", "/v1/models/{id+}", DeleteModel},
+      {"DELETE", "/v1/models/{id+}", DeleteModel, Access::kTrainKey},
       {"GET", "/v1/models/{id+}", GetModel},
   };
   return kEndpoints;

@@ -37,7 +37,8 @@ void AppendChat(std::string& out, const TrainedChat& chat, const ServedModel& mo
 void Render(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const nlohmann::ordered_json body = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(body).String("model"));
+  const auto model =
+      context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
   const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
 
   std::vector<TrainedChat> samples;

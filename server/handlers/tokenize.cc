@@ -23,7 +23,8 @@ namespace {
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const Json body = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(body).String("model"));
+  const auto model =
+      context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
   const TokenizeRequest tokenize = ParseTokenizeRequest(body, LimitsOf(*model));
 
   const std::vector<TokenId> ids =
@@ -60,7 +61,8 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
 void Detokenize(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const Json body = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(body).String("model"));
+  const auto model =
+      context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
   const DetokenizeRequest detokenize = ParseDetokenizeRequest(body, LimitsOf(*model));
   if (!model->loaded().tokenizer) {
     throw Error(ErrorCode::kFailedPrecondition, "model '" + model->id + "' has no tokenizer");

@@ -81,7 +81,7 @@ std::optional<Response> CheckHead(const ConnectionShared& shared, const Request&
     response.headers.emplace_back("accept-encoding", "identity");
     return response;
   }
-  if (shared.draining && (access == Access::kApiKey || access == Access::kAdminKey)) {
+  if (shared.draining && access != Access::kOpen && access != Access::kMetricsKey) {
     return policy.refusal(503, "shutting_down", "the server is shutting down");
   }
   return std::nullopt;

@@ -66,6 +66,7 @@ struct Request {
   bool http_1_0 = false;
   bool keep_alive = true;
   uint64_t client = 0;                     // the caller, from HttpPolicy::admit; 0: none
+  bool sees_all_records = false;           // an administrator, from HttpPolicy::admit
   std::shared_ptr<Reservation> admission;  // from HttpPolicy::admit; null: none
 
   // The first value of the header or query parameter, or null.

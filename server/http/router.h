@@ -14,9 +14,9 @@ namespace tandem::server {
 
 using Handler = std::function<void(Request request, ResponseWriter writer)>;
 
-// Required key of a route: none, an API key, the admin key. kMetricsKey is open unless a metrics
-// key is configured.
-enum class Access { kOpen, kApiKey, kAdminKey, kMetricsKey };
+// Required key of a route: none, an API key with the scope infer or train, one with the scope
+// admin. The admin key opens all. kMetricsKey is open unless a metrics key is configured.
+enum class Access { kOpen, kApiKey, kTrainKey, kAdminKey, kMetricsKey };
 // kIoThread: handlers that must answer under any load and never block. kWorker: one thread for
 // handlers that can take minutes; they leave the request pool free. kRequestPool: all others.
 enum class RunsOn { kRequestPool, kIoThread, kWorker };

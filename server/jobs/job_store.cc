@@ -20,7 +20,8 @@ namespace {
 
 constexpr const char* kColumns =
     "id, type, status, created_at, started_at, finished_at, progress, error_message, error_code, "
-    "request, result, pid, pid_start_ticks, boot_id, cancel_requested, restarts, events_offset";
+    "request, result, pid, pid_start_ticks, boot_id, cancel_requested, restarts, events_offset, "
+    "owner";
 
 // The column cancel_requested is older than pausing, hence its name.
 JobWish ToWish(int64_t number, const std::string& id) {
@@ -66,6 +67,7 @@ JobRecord ReadRecord(Query& row, const JobStore& store) {
   record.wish = ToWish(row.Int(), job.id);
   record.restarts = static_cast<int>(row.Int());
   record.events_offset = row.Int();
+  job.owner = row.IntOrNull();
   job.dir = store.JobDir(job.id);
   return record;
 }
@@ -112,7 +114,7 @@ void MakeForOwner(const std::filesystem::path& dir) {
 // Names that a server creates in its data directory, and the one that mkfs creates in a volume.
 bool IsDataDirEntry(std::string_view name) {
   return name == "lock" || name == "jobs" || name == "files" || name == "models" ||
-         name == "lost+found" || name.starts_with("tandem.db");
+         name == "lost+found" || name.starts_with("tandem.db") || name.starts_with("keys.db");
 }
 
 bool IsJobDirEntry(std::string_view name) {
@@ -150,13 +152,14 @@ void JobStore::Create(const JobRecord& record) {
   counts_.reset();
   const Job& job = record.job;
   Query query = database_->Prepare("INSERT INTO jobs (" + std::string(kColumns) +
-                                   ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+                                   ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   query.Bind(std::string_view(job.id)).Bind(NameOf(job.type));
   BindStatus(query, job);
   query.Bind(job.created_at);
   BindProgress(query, job);
   query.Bind(std::string_view(job.request_json));
   BindSupervision(query, record);
+  query.Bind(job.owner);
   query.Next();
 }
 
@@ -202,11 +205,13 @@ JobPage JobStore::List(const JobFilter& filter) {
   // One statement for every filter: a null parameter matches all.
   Query query = database_->Prepare("SELECT " + std::string(kColumns) +
                                    " FROM jobs WHERE seq < ?1 AND (?2 IS NULL OR type = ?2) AND "
-                                   "(?3 IS NULL OR status = ?3) ORDER BY seq DESC LIMIT ?4");
+                                   "(?3 IS NULL OR status = ?3) AND (?5 IS NULL OR owner IS NULL "
+                                   "OR owner = ?5) ORDER BY seq DESC LIMIT ?4");
   query.Bind(before_seq);
   filter.type ? query.Bind(NameOf(*filter.type)) : query.BindNull();
   filter.status ? query.Bind(NameOf(*filter.status)) : query.BindNull();
   query.Bind(static_cast<int64_t>(filter.limit) + 1);  // one extra row tells whether more exist
+  query.Bind(filter.viewer);
   JobPage page;
   while (query.Next()) {
     if (page.jobs.size() == filter.limit) {

@@ -21,7 +21,8 @@ struct JobFilter {
   std::optional<JobType> type;
   std::optional<JobStatus> status;
   size_t limit = 20;
-  std::string after;  // id of the last job of the previous page; empty: the first page
+  std::string after;              // id of the last job of the previous page; empty: the first page
+  std::optional<int64_t> viewer;  // only nobody's jobs and those of this owner
 };
 
 struct JobPage {
@@ -48,7 +49,7 @@ class JobStore {
 
   // The record is on disk at return. REQUIRES: the id is new.
   void Create(const JobRecord& record);
-  // Writes every field except id, type, creation time and request. REQUIRES: the job exists.
+  // Writes every field except id, type, creation time, request and owner. REQUIRES: the job exists.
   void Update(const JobRecord& record);
 
   std::optional<JobRecord> Find(std::string_view id);

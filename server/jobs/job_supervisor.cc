@@ -60,7 +60,8 @@ Job JobSupervisor::Submit(JobType type, std::string_view spec_json) {
   return Submit(type, spec_json, spec_json);
 }
 
-Job JobSupervisor::Submit(JobType type, std::string_view request_json, std::string_view spec_json) {
+Job JobSupervisor::Submit(JobType type, std::string_view request_json, std::string_view spec_json,
+                          std::optional<int64_t> owner) {
   if (VerbFor(type).empty()) {
     throw Error(ErrorCode::kUnsupported,
                 "jobs of type '" + std::string(NameOf(type)) +
@@ -85,7 +86,7 @@ Job JobSupervisor::Submit(JobType type, std::string_view request_json, std::stri
       throw Error(ErrorCode::kUnavailable, "the queue of jobs is full (" + std::to_string(queued) +
                                                " of " + std::to_string(options_.max_queued) + ")");
     }
-    record = Create(type, request_json, spec_json);
+    record = Create(type, request_json, spec_json, owner);
   }
   spdlog::info("job submitted id={} type={}", record.job.id, NameOf(type));
   Wake();
@@ -93,13 +94,14 @@ Job JobSupervisor::Submit(JobType type, std::string_view request_json, std::stri
 }
 
 JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
-                                std::string_view spec_json) {
+                                std::string_view spec_json, std::optional<int64_t> owner) {
   JobRecord record;
   Job& job = record.job;
   job.id = NewJobId(type);
   job.type = type;
   job.created_at = UnixSeconds();
   job.request_json = request_json;
+  job.owner = owner;
   if (stop_) {
     throw Error(ErrorCode::kUnavailable, "the server is stopping").WithReason("shutting_down");
   }

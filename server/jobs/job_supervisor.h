@@ -74,7 +74,8 @@ class JobSupervisor {
   // process. Throws kUnavailable if the queue is full or the server is stopping.
   Job Submit(JobType type, std::string_view spec_json);
   // As above, for a process whose spec differs from the request. The record keeps the request.
-  Job Submit(JobType type, std::string_view request_json, std::string_view spec_json);
+  Job Submit(JobType type, std::string_view request_json, std::string_view spec_json,
+             std::optional<int64_t> owner = std::nullopt);
 
   // Cancels a queued or paused job at once. Asks a running job to end; it becomes cancelled when
   // its process has ended. Throws kNotFound, or kFailedPrecondition: reason `job_not_active`, or
@@ -134,8 +135,8 @@ class JobSupervisor {
   std::optional<JobRecord> TryFindRecord(std::string_view id);
   JobRecord FindRecord(std::string_view id);  // throws kNotFound
   JobRecord FindActive(std::string_view id);  // also throws kFailedPrecondition
-  JobRecord Create(JobType type, std::string_view request_json,
-                   std::string_view spec_json);  // throws kUnavailable
+  JobRecord Create(JobType type, std::string_view request_json, std::string_view spec_json,
+                   std::optional<int64_t> owner = std::nullopt);  // throws kUnavailable
   std::vector<JobRecord> QueuedForChildren();
   void Wake();
 

@@ -272,6 +272,20 @@ void AddJobs(Families& families, const Metrics::Snapshot& snapshot) {
                    static_cast<double>(snapshot.finetune_steps));
 }
 
+void AddKeys(Families& families, const Metrics::Snapshot& snapshot) {
+  const auto counter = [&](const char* metric, const char* help, int64_t Metrics::KeyUse::*value) {
+    for (const Metrics::KeyUse& key : snapshot.keys) {
+      families.Counter(metric, help, {{"key_id", key.id}, {"key_name", key.name}},
+                       static_cast<double>(key.*value));
+    }
+  };
+  counter("key_requests_total", "Requests of an API key.", &Metrics::KeyUse::requests);
+  counter("key_prompt_tokens_total", "Prompt tokens of an API key's finished requests.",
+          &Metrics::KeyUse::prompt_tokens);
+  counter("key_generation_tokens_total", "Tokens generated for an API key's finished requests.",
+          &Metrics::KeyUse::generation_tokens);
+}
+
 void AddProcess(Families& families, const Metrics::Snapshot& snapshot) {
   families.Gauge("ready", "1 if GET /ready answers 200.", {}, snapshot.is_ready ? 1 : 0);
   families.Gauge("healthy", "1 if GET /health answers 200.", {}, snapshot.is_healthy ? 1 : 0);
@@ -455,6 +469,7 @@ std::string Metrics::Text(const Snapshot& given) {
         {{"method", std::string(method)}, {"route", route}, {"status", std::to_string(status)}},
         static_cast<double>(count));
   }
+  AddKeys(families, snapshot);
   AddJobs(families, snapshot);
   AddProcess(families, snapshot);
   return families.Text();

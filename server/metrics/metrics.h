@@ -48,6 +48,15 @@ class Metrics {
   // served. One name can have several engines, in sequence or at the same time.
   void Track(Model model);
 
+  // What one API key has used since the server started, or several keys together.
+  struct KeyUse {
+    std::string id;
+    std::string name;
+    int64_t requests = 0;
+    int64_t prompt_tokens = 0;
+    int64_t generation_tokens = 0;
+  };
+
   // Values that other rooms supply at each scrape.
   struct Snapshot {
     std::chrono::steady_clock::time_point now{};
@@ -64,9 +73,10 @@ class Metrics {
     int64_t finetune_steps = 0;                                   // reported since the server
                                                                   // started
     std::map<std::pair<std::string, std::string>, int64_t> jobs;  // by type and status
-    bool is_ready = false;                                        // result of GET /ready
-    bool is_healthy = false;                                      // result of GET /health
-    std::optional<std::filesystem::space_info> data_disk;         // unset: no data directory
+    std::vector<KeyUse> keys;
+    bool is_ready = false;                                 // result of GET /ready
+    bool is_healthy = false;                               // result of GET /health
+    std::optional<std::filesystem::space_info> data_disk;  // unset: no data directory
   };
   static constexpr std::string_view kOtherModels = "other";
   // Time that a model's series outlive it, so that every scraper reads their last values.

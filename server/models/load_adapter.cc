@@ -32,6 +32,7 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();
   model->owned_by = source.owned_by.empty() ? base->owned_by : source.owned_by;
+  model->owner = source.owner;
   model->root = base->root;
   model->provenance = ModelProvenance(model->id, source.path, "");
   model->parent = base->id;

@@ -12,7 +12,8 @@ namespace tandem::server {
 struct AdapterSource {
   std::string name;
   std::string path;
-  std::string owned_by = {};  // empty: the owner of its base
+  std::string owned_by = {};          // empty: the owner of its base
+  std::optional<int64_t> owner = {};  // as ServedModel::owner
 };
 // Throws kInvalidArgument unless the text has that form.
 AdapterSource ParseAdapterSource(const std::string& text);

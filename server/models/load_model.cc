@@ -120,6 +120,7 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   model->source = fs::exists(source) ? fs::absolute(source).string() : source;
   model->parent = labels.parent;
   model->owned_by = labels.owned_by;
+  model->owner = labels.owner;
   model->provenance = ModelProvenance(model->id, source, loaded.model->content_hash());
   model->pinned = settings.pinned;
   model->idle_unload_s = settings.idle_unload_s;

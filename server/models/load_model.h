@@ -36,6 +36,7 @@ OpenedModel OpenModelArgument(const ModelArgument& source);
 struct ServedModelLabels {
   std::string owned_by = "local";
   std::optional<std::string> parent;
+  std::optional<int64_t> owner = {};  // as ServedModel::owner
 };
 
 struct LoadSettings {

@@ -30,6 +30,7 @@ struct ModelLoadSpec {
   bool pinned = false;
   int64_t idle_unload_s = 0;          // 0: never
   std::optional<std::string> parent;  // base id of a model that a job of this server has tuned
+  std::optional<int64_t> owner = {};  // as ServedModel::owner
 };
 
 // Loads and unloads models while others answer. Each load and unload is an in-process job. Loads

@@ -13,6 +13,8 @@
 namespace tandem::server {
 namespace {
 
+constexpr int kListedNames = 8;  // in an error
+
 // Names of departed models that are remembered for error messages.
 constexpr size_t kMaxDeparted = 64;
 
@@ -318,14 +320,18 @@ const ModelRegistry::Entry* ModelRegistry::FindEntry(const std::string& name) co
   return found == entries_.end() ? nullptr : &*found;
 }
 
-const ModelRegistry::Entry* ModelRegistry::Resolve(const std::string& name) const {
-  const auto alias = aliases_.find(name);
-  return FindEntry(alias == aliases_.end() ? name : alias->second);
+const ModelRegistry::Entry* ModelRegistry::Resolve(const std::string& name,
+                                                   const Viewer& viewer) const {
+  if (const auto alias = aliases_.find(name); alias != aliases_.end()) {
+    return FindEntry(alias->second);
+  }
+  const Entry* found = FindEntry(name);
+  return found != nullptr && MaySee(viewer, found->model->owner) ? found : nullptr;
 }
 
 std::optional<std::string> ModelRegistry::SetAlias(const std::string& name,
                                                    const std::string& target, bool may_dangle) {
-  if (!may_dangle) LoadIfMissing(target);
+  if (!may_dangle) LoadIfMissing(target, std::nullopt);
   const std::lock_guard lock(mutex_);
   const auto present = aliases_.find(name);
   if (present == aliases_.end()) ThrowIfTaken(name);
@@ -379,26 +385,31 @@ bool ModelRegistry::Contains(const std::string& name) const {
   return FindEntry(name) != nullptr;
 }
 
-void ModelRegistry::LoadIfMissing(const std::string& name) const {
+void ModelRegistry::LoadIfMissing(const std::string& name, const Viewer& viewer) const {
   if (!loader_) return;
   std::string meant = name;
+  Viewer loads_for = viewer;
   {
     const std::lock_guard lock(mutex_);
-    if (Resolve(name) != nullptr) return;
-    if (const auto alias = aliases_.find(name); alias != aliases_.end()) meant = alias->second;
+    if (Resolve(name, std::nullopt) != nullptr) return;
+    if (const auto alias = aliases_.find(name); alias != aliases_.end()) {
+      meant = alias->second;
+      loads_for = std::nullopt;
+    }
   }
-  loader_(meant);
+  loader_(meant, loads_for);
 }
 
-std::shared_ptr<const ServedModel> ModelRegistry::Find(
-    const std::optional<std::string>& name) const {
-  if (name) LoadIfMissing(*name);
+std::shared_ptr<const ServedModel> ModelRegistry::Find(const std::optional<std::string>& name,
+                                                       const Viewer& viewer) const {
+  if (name) LoadIfMissing(*name, viewer);
   const std::lock_guard lock(mutex_);
   if (!name && !entries_.empty()) {
     std::set<const ServedModel*> distinct;
     // A request without a name means the model itself, never an adapter.
     for (const Entry& entry : entries_) {
-      if (!entry.model->adapter) distinct.insert(entry.model.get());
+      if (entry.model->adapter || !MaySee(viewer, entry.model->owner)) continue;
+      distinct.insert(entry.model.get());
     }
     for (const Entry& entry : entries_) {
       if (distinct.size() == 1 && distinct.contains(entry.model.get())) {
@@ -409,24 +420,28 @@ std::shared_ptr<const ServedModel> ModelRegistry::Find(
         .WithParam("model")
         .WithReason("missing_required_parameter");
   }
-  if (const Entry* found = Resolve(name.value_or(""))) {
+  if (const Entry* found = Resolve(name.value_or(""), viewer)) {
     return Lease(found->model, LeaseFor::kRequest);
   }
   // A dangling alias does not mean just any model.
   if (any_model_name_ && !entries_.empty() && !aliases_.contains(name.value_or(""))) {
-    return Lease(entries_.front().model, LeaseFor::kRequest);
+    for (const Entry& entry : entries_) {
+      if (MaySee(viewer, entry.model->owner)) return Lease(entry.model, LeaseFor::kRequest);
+    }
   }
-  throw NotServed(name.value_or(""));
+  throw NotServed(name.value_or(""), viewer);
 }
 
-std::shared_ptr<const ServedModel> ModelRegistry::Look(const std::string& name) const {
-  LoadIfMissing(name);
+std::shared_ptr<const ServedModel> ModelRegistry::Look(const std::string& name,
+                                                       const Viewer& viewer) const {
+  LoadIfMissing(name, viewer);
   const std::lock_guard lock(mutex_);
-  if (const Entry* found = Resolve(name)) return Lease(found->model, LeaseFor::kLooking);
-  throw NotServed(name);
+  if (const Entry* found = Resolve(name, viewer)) return Lease(found->model, LeaseFor::kLooking);
+  throw NotServed(name, viewer);
 }
 
-Error ModelRegistry::NotServed(const std::string& name) const {
+// A viewer with a restricted view learns nothing about models that it may not see.
+Error ModelRegistry::NotServed(const std::string& name, const Viewer& viewer) const {
   if (!had_any_) {
     return Error(ErrorCode::kUnavailable, "no model is loaded yet").WithReason("model_loading");
   }
@@ -438,23 +453,27 @@ Error ModelRegistry::NotServed(const std::string& name) const {
     message = "'" + name + "' is an alias: " + message;
   }
   for (const auto& [gone, why] : departed_) {
-    if (gone == meant) message += ": " + why;
+    if (gone == meant && !viewer) message += ": " + why;
   }
   std::string served;
-  for (size_t i = 0; i < std::min<size_t>(8, entries_.size()); ++i) {
-    if (i > 0) served += ", ";
-    served += entries_[i].name;
+  int n_listed = 0;
+  for (const Entry& entry : entries_) {
+    if (!MaySee(viewer, entry.model->owner)) continue;
+    if (++n_listed > kListedNames) break;
+    served += (served.empty() ? "" : ", ") + entry.name;
   }
   message += served.empty() ? "; no model is loaded" : "; served are: " + served;
   return Error(ErrorCode::kNotFound, message).WithParam("model").WithReason("model_not_found");
 }
 
-std::vector<ModelRegistry::Entry> ModelRegistry::List() const {
+std::vector<ModelRegistry::Entry> ModelRegistry::List(const Viewer& viewer) const {
   const std::lock_guard lock(mutex_);
   std::vector<Entry> out;
   out.reserve(entries_.size());
-  for (const Entry& entry : entries_)
+  for (const Entry& entry : entries_) {
+    if (!MaySee(viewer, entry.model->owner)) continue;
     out.push_back({entry.name, Lease(entry.model, LeaseFor::kLooking)});
+  }
   for (const auto& [name, target] : aliases_) {
     const Entry* found = FindEntry(target);
     if (found != nullptr) out.push_back({name, Lease(found->model, LeaseFor::kLooking)});

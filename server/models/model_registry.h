@@ -18,6 +18,7 @@
 
 #include "engine/base/memory_ledger.h"
 #include "engine/engine.h"
+#include "server/keys/ownership.h"
 
 namespace tandem::server {
 
@@ -27,6 +28,7 @@ struct ServedModel {
   std::string id;       // canonical name, which responses carry
   int64_t created = 0;  // Unix seconds
   std::string owned_by = "local";
+  std::optional<int64_t> owner;       // client number of the key whose job made it; nullopt: none
   std::string root;                   // base id, without paths
   std::string source;                 // path or embedded name; empty for an adapter
   std::optional<std::string> parent;  // base id of a tuned model
@@ -107,10 +109,10 @@ class ModelRegistry {
   NameClaim ClaimForAdapter(const std::string& name);
 
   // Find, Look and SetAlias call `loader`, without a lock held, for a name that no model has. It
-  // may load and publish such a model, or throw. Call once, before the registry is used.
-  void SetLoader(std::function<void(const std::string& name)> loader) {
-    loader_ = std::move(loader);
-  }
+  // may load and publish such a model for the viewer, or throw. Call once, before the registry is
+  // used.
+  using Loader = std::function<void(const std::string& name, const Viewer& viewer)>;
+  void SetLoader(Loader loader) { loader_ = std::move(loader); }
 
   // Serves the model under all the names. Requests running on a replaced model finish on it. Throws
   // kNotFound (model_not_found) for an adapter whose base has left meanwhile.
@@ -145,10 +147,13 @@ class ModelRegistry {
   // Leases a model for a request. Without a name: the only model (adapters do not count), or
   // kInvalidArgument if there are several. Throws kNotFound (model_not_found) with up to eight
   // served names, and kUnavailable (model_loading) before the first model is published.
-  std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name) const;
+  // A model that the viewer may not see counts as absent. An alias shares its target with everyone.
+  std::shared_ptr<const ServedModel> Find(const std::optional<std::string>& name,
+                                          const Viewer& viewer = std::nullopt) const;
   // Leases the model of exactly this name (or alias) for inspection; does not count as use, so its
   // idle time continues. Throws as Find.
-  std::shared_ptr<const ServedModel> Look(const std::string& name) const;
+  std::shared_ptr<const ServedModel> Look(const std::string& name,
+                                          const Viewer& viewer = std::nullopt) const;
   // The end of the last request on the model or one of its adapters; nullopt while one runs, or if
   // the model has left.
   std::optional<std::chrono::steady_clock::time_point> IdleSince(const ServedModel& model) const;
@@ -158,7 +163,7 @@ class ModelRegistry {
     std::shared_ptr<const ServedModel> model;
   };
   // Every name of every model in the order of loading, then the aliases with a served target.
-  std::vector<Entry> List() const;
+  std::vector<Entry> List(const Viewer& viewer = std::nullopt) const;
   bool empty() const;
   // Whether every model has an engine that has failed. False without models.
   bool all_failed() const;
@@ -184,13 +189,14 @@ class ModelRegistry {
     std::function<void()> on_gone;
   };
 
-  void LoadIfMissing(const std::string& name) const;
+  void LoadIfMissing(const std::string& name, const Viewer& viewer) const;
   std::shared_ptr<const ServedModel> Lease(const std::shared_ptr<const ServedModel>& model,
                                            LeaseFor purpose) const;
   // The next seven REQUIRE mutex_ held.
-  Error NotServed(const std::string& name) const;
+  Error NotServed(const std::string& name, const Viewer& viewer = std::nullopt) const;
   const Entry* FindEntry(const std::string& name) const;  // null: none
-  const Entry* Resolve(const std::string& name) const;    // as FindEntry, but follows aliases
+  // As FindEntry, but follows aliases, and skips models that the viewer may not see.
+  const Entry* Resolve(const std::string& name, const Viewer& viewer) const;
   void ThrowIfTaken(const std::string& name) const;
   std::vector<std::shared_ptr<const ServedModel>> Erase(const ServedModel& model,
                                                         const std::string& why);
@@ -209,7 +215,7 @@ class ModelRegistry {
   void EndRetired(std::unique_lock<std::mutex>& lock);
 
   const bool any_model_name_;
-  std::function<void(const std::string& name)> loader_;
+  Loader loader_;
   mutable std::mutex mutex_;  // guards the next five members
   std::vector<Entry> entries_;
   std::map<std::string, std::string> aliases_;                // name to target, which may be gone

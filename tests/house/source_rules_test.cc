@@ -81,6 +81,19 @@ TEST(SourceRules, TheServerCatchesExceptionsOnlyAtSharedBorders) {
   EXPECT_EQ(files, std::set<std::string>());
 }
 
+// Without a viewer the registry finds the models of other keys (--isolate-keys).
+TEST(SourceRules, AHandlerThatRunsAModelFindsItForItsViewer) {
+  std::set<std::string> finding;
+  std::set<std::string> viewing;
+  ForEachLine([&](const std::string& file, const std::string& line) {
+    if (!file.starts_with("server/handlers/")) return;
+    if (line.find("models.Find(") != std::string::npos) finding.insert(file);
+    if (line.find("ViewerOf(") != std::string::npos) viewing.insert(file);
+  });
+  EXPECT_GE(finding.size(), 4u);
+  for (const std::string& file : finding) EXPECT_TRUE(viewing.contains(file)) << file;
+}
+
 TEST(SourceRules, OnlyTheHubOpensConnections) {
   EXPECT_EQ(CallersOf({"connect", "async_connect"}), Names({"net_stream.cc"}));
 }

@@ -38,5 +38,18 @@ TEST(Routes, EveryAdministrativeRouteNeedsTheAdminKey) {
   EXPECT_GT(n_admin, 15);
 }
 
+TEST(Routes, WhatTrainsOrKeepsFilesNeedsTheScopeTrain) {
+  int n_train = 0;
+  for (const Route& route : Routes()) {
+    const bool is_training = route.pattern.starts_with("/v1/files") ||
+                             route.pattern.starts_with("/v1/fine_tuning") ||
+                             (route.pattern.starts_with("/v1/models") && route.method == "DELETE");
+    EXPECT_EQ(route.access == Access::kTrainKey, is_training)
+        << route.method << " " << route.pattern;
+    if (is_training) ++n_train;
+  }
+  EXPECT_GT(n_train, 10);
+}
+
 }  // namespace
 }  // namespace tandem::server

@@ -64,6 +64,30 @@ class FileStoreTest : public testing::Test {
   std::unique_ptr<FileStore> store_;
 };
 
+TEST_F(FileStoreTest, AViewerSeesItsOwnFilesAndNobodys) {
+  Open();
+  const auto add = [&](std::optional<int64_t> owner) {
+    TemporaryFile file = store_->BeginFile();
+    file.Write("x");
+    NewFile about;
+    about.filename = "x.jsonl";
+    about.purpose = "fine-tune";
+    about.owner = owner;
+    return store_->Add(std::move(file), about).id;
+  };
+  const std::string nobodys = add({});
+  const std::string mine = add(-7);
+  const std::string theirs = add(8);
+  Open();
+
+  EXPECT_EQ(Ids(store_->List({.viewer = -7})), (std::vector<std::string>{mine, nobodys}));
+  EXPECT_EQ(Ids(store_->List({.viewer = 0})), std::vector<std::string>{nobodys});
+  EXPECT_EQ(Ids(store_->List({})).size(), 3u);
+  // A page after another key's file must not tell that the file exists.
+  EXPECT_TRUE(Ids(store_->List({.after = theirs, .viewer = -7})).empty());
+  EXPECT_EQ(store_->Find(theirs)->owner, 8);
+}
+
 TEST_F(FileStoreTest, AFileIsTheSameAfterARestart) {
   Open();
   const StoredFile added = Add("hello", "batch", 3600);

@@ -100,10 +100,12 @@ class GenerateTest : public testing::Test {
                           .model_root = {},
                           .base_url = ""};
   Metrics metrics_{"tandem"};
+  KeyUsage usage_;
   Admission admission_{{.tokens = kTokensPerMinute},
                        models_,
                        [] { return int64_t{0}; },
-                       [] { return std::chrono::steady_clock::time_point(std::chrono::hours(1)); }};
+                       [] { return std::chrono::steady_clock::time_point(std::chrono::hours(1)); },
+                       usage_};
   std::shared_ptr<const ServedModel> model_;
   Request request_;
   std::vector<std::shared_ptr<ResponseChannel>> channels_;

@@ -102,5 +102,76 @@ TEST(ApiKeys, NewKeysReplaceTheOldOnesAndLeaveTheAdministratorIn) {
   EXPECT_EQ(Verdict(keys, With("Bearer root"), Access::kApiKey), "ok");
 }
 
+TEST(ApiKeys, AManagedKeyOpensTheRoutesOfItsScopesAndNoOthers) {
+  struct Row {
+    Scopes scopes;
+    const char* infer;
+    const char* train;
+    const char* admin;
+  };
+  constexpr const char* kNo = "insufficient_permissions";
+  const Row rows[] = {{{Scope::kInfer}, "ok", kNo, kNo},
+                      {{Scope::kTrain}, kNo, "ok", kNo},
+                      {{Scope::kAdmin}, kNo, kNo, "ok"},
+                      {{Scope::kInfer, Scope::kTrain}, "ok", "ok", kNo}};
+  for (const Row& row : rows) {
+    ApiKeys keys({"flag"}, "root");
+    keys.SetManagedKeys({{DigestOfKey("managed"), row.scopes, {}}}, true);
+    const Request request = With("Bearer managed");
+    EXPECT_EQ(Verdict(keys, request, Access::kApiKey), row.infer);
+    EXPECT_EQ(Verdict(keys, request, Access::kTrainKey), row.train);
+    EXPECT_EQ(Verdict(keys, request, Access::kAdminKey), row.admin);
+    EXPECT_EQ(Verdict(keys, With("Bearer flag"), Access::kApiKey), "ok");
+    EXPECT_EQ(Verdict(keys, With("Bearer flag"), Access::kTrainKey), "ok");
+    EXPECT_EQ(Verdict(keys, With("Bearer root"), Access::kTrainKey), "ok");
+    EXPECT_NE(keys.ClientOf(request), 0u);
+    EXPECT_NE(keys.ClientOf(request), keys.ClientOf(With("Bearer flag")));
+  }
+}
+
+TEST(ApiKeys, AnAdministratorsManagedKeyNeedsAServerWithAdministration) {
+  ApiKeys keys({}, std::nullopt);
+  keys.SetManagedKeys({{DigestOfKey("managed"), {Scope::kAdmin}, {}}}, true);
+  EXPECT_EQ(Verdict(keys, With("Bearer managed"), Access::kAdminKey), "admin_disabled");
+
+  keys.EnableAdmin();
+  EXPECT_EQ(Verdict(keys, With("Bearer managed"), Access::kAdminKey), "ok");
+  EXPECT_EQ(Verdict(keys, Request(), Access::kAdminKey), "invalid_api_key");
+  EXPECT_TRUE(keys.HasAdminScope(With("Bearer managed")));
+  EXPECT_FALSE(keys.IsAdmin(With("Bearer managed")));
+}
+
+TEST(ApiKeys, ExpiredRevokedAndWrongKeysGetTheSameAnswer) {
+  ApiKeys keys({}, std::nullopt);
+  keys.SetManagedKeys({{DigestOfKey("good"), {Scope::kInfer}, int64_t{1} << 40},
+                       {DigestOfKey("expired"), {Scope::kInfer}, 1},
+                       {DigestOfKey("revoked"), {Scope::kInfer}, {}}},
+                      true);
+  EXPECT_EQ(Verdict(keys, With("Bearer revoked"), Access::kApiKey), "ok");
+  keys.SetManagedKeys({{DigestOfKey("good"), {Scope::kInfer}, int64_t{1} << 40},
+                       {DigestOfKey("expired"), {Scope::kInfer}, 1}},
+                      true);
+
+  EXPECT_EQ(Verdict(keys, With("Bearer good"), Access::kApiKey), "ok");
+  const std::string wrong = keys.Check(With("Bearer wrong"), Access::kApiKey)->what();
+  for (const char* key : {"expired", "revoked"}) {
+    const Request request = With("Bearer " + std::string(key));
+    EXPECT_EQ(keys.Check(request, Access::kApiKey)->what(), wrong);
+    EXPECT_EQ(keys.Check(request, Access::kApiKey)->reason(), "invalid_api_key");
+    EXPECT_EQ(keys.ClientOf(request), 0u);
+    EXPECT_FALSE(keys.HasAnyKey(request));
+  }
+}
+
+TEST(ApiKeys, RevokingTheLastManagedKeyDoesNotOpenTheServer) {
+  ApiKeys keys({}, std::nullopt);
+  keys.SetManagedKeys({}, false);
+  EXPECT_EQ(Verdict(keys, Request(), Access::kApiKey), "ok");
+  keys.SetManagedKeys({{DigestOfKey("only"), {Scope::kInfer}, {}}}, true);
+  keys.SetManagedKeys({}, false);
+  EXPECT_EQ(Verdict(keys, Request(), Access::kApiKey), "invalid_api_key");
+  EXPECT_EQ(Verdict(keys, Request(), Access::kTrainKey), "invalid_api_key");
+}
+
 }  // namespace
 }  // namespace tandem::server

@@ -237,8 +237,35 @@ TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
   { JobStore::Open(dir.path()); }
   RunSql(dir / "tandem.db", "PRAGMA user_version = 7");
 
-  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 7", "up to 3"},
+  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 7", "up to 4"},
               [&] { JobStore::Open(dir.path()); });
+}
+
+TEST(JobStore, RecordsOfAVersionWithoutOwnersBelongToNobody) {
+  const TemporaryDir dir;
+  {
+    JobStore store = JobStore::Open(dir.path());
+    store.Create(NewJob("job-old"));
+  }
+  RunSql(dir / "tandem.db",
+         "ALTER TABLE jobs DROP COLUMN owner; ALTER TABLE files DROP COLUMN owner; "
+         "PRAGMA user_version = 3");
+  JobStore store = JobStore::Open(dir.path());
+  JobRecord mine = NewJob("job-mine");
+  mine.job.owner = -5;
+  store.Create(mine);
+  JobRecord theirs = NewJob("job-theirs");
+  theirs.job.owner = 6;
+  store.Create(theirs);
+
+  EXPECT_FALSE(store.Find("job-old")->job.owner);
+  EXPECT_EQ(store.Find("job-mine")->job.owner, -5);
+  JobFilter filter;
+  filter.viewer = -5;
+  EXPECT_EQ(Ids(store.List(filter)), (std::vector<std::string>{"job-mine", "job-old"}));
+  filter.viewer = 0;
+  EXPECT_EQ(Ids(store.List(filter)), std::vector<std::string>{"job-old"});
+  EXPECT_EQ(Ids(store.List({})).size(), 3u);
 }
 
 TEST(JobStore, ForeignDatabaseIsRefused) {

@@ -308,10 +308,47 @@ TEST(ModelRegistry, AnAdapterReplacesAnAdapterAndNothingElse) {
   EXPECT_FALSE(registry.Contains("late"));
 }
 
+TEST(ModelRegistry, AViewerNeverLearnsOfAnotherOwnersModel) {
+  ModelRegistry registry(false);
+  std::vector<Viewer> viewers;
+  registry.SetLoader([&](const std::string&, const Viewer& viewer) { viewers.push_back(viewer); });
+  Serve(registry, Named("base"));
+  for (const auto& [name, owner] : {std::pair{"ft:mine", int64_t{-4}}, {"ft:theirs", 9}}) {
+    auto model = Tuned(name);
+    model->owner = owner;
+    Serve(registry, model);
+  }
+  const Viewer me = -4;
+
+  EXPECT_EQ(registry.Find("ft:mine", me)->id, "ft:mine");
+  EXPECT_EQ(registry.Look("base", me)->id, "base");
+  EXPECT_EQ(registry.List(me).size(), 2u);
+  EXPECT_EQ(registry.List().size(), 3u);
+  EXPECT_EQ(registry.List(0).size(), 1u);
+  EXPECT_EQ(registry.Find(std::nullopt, 0)->id, "base");
+  EXPECT_THROW(registry.Look("ft:theirs", me), Error);
+  const auto words = [&](const std::string& name) -> std::string {
+    try {
+      registry.Find(name, me);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.reason(), "model_not_found");
+      return error.what();
+    }
+    return "found";
+  };
+  EXPECT_EQ(words("ft:theirs"), "model 'ft:theirs' is not served here; served are: base, ft:mine");
+  // The same words for a name that nobody has, which the loader may look for.
+  EXPECT_EQ(words("ft:nobody"), "model 'ft:nobody' is not served here; served are: base, ft:mine");
+  EXPECT_EQ(viewers, std::vector<Viewer>{me});
+  // An administrator's alias shares its target.
+  registry.SetAlias("prod", "ft:theirs");
+  EXPECT_EQ(registry.Find("prod", me)->id, "ft:theirs");
+}
+
 TEST(ModelRegistry, NamesThatNoModelHasMayBeLoaded) {
   ModelRegistry registry(false);
   std::vector<std::string> asked;
-  registry.SetLoader([&](const std::string& name) {
+  registry.SetLoader([&](const std::string& name, const Viewer&) {
     asked.push_back(name);
     if (name == "broken") throw Error(ErrorCode::kUnavailable, "not now");
     if (name.starts_with("late")) Serve(registry, Named(name));
