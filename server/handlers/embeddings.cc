@@ -54,7 +54,8 @@ std::string EmbeddingBody::Text() const {
 void Embeddings(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const nlohmann::ordered_json json = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(json).RequiredString("model"));
+  const auto model =
+      context.models.Find(FieldReader(json).RequiredString("model"), ViewerOf(context, request));
   const engine::LoadedModel& loaded = model->loaded();
   const EmbeddingRequest embedding =
       ParseEmbeddingRequest(json, {loaded.vocab_size, loaded.hidden_dim});

@@ -41,7 +41,8 @@ void AppendTokenUsage(std::string& out, int64_t n_tokens) {
 void Score(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const nlohmann::ordered_json json = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(json).RequiredString("model"));
+  const auto model =
+      context.models.Find(FieldReader(json).RequiredString("model"), ViewerOf(context, request));
   const ScoreRequest score = ParseScoreRequest(json);
   const auto relevance =
       std::make_shared<Relevance>(*model, Relevance::Texts{.first = score.first,
@@ -121,7 +122,8 @@ std::string RankingBody(const std::string& id, const std::string& model,
 void Rerank(const HandlerContext& context, Request request, ResponseWriter writer) {
   RequireJson(request);
   const nlohmann::ordered_json json = ParseJsonObject(request.body);
-  const auto model = context.models.Find(FieldReader(json).RequiredString("model"));
+  const auto model =
+      context.models.Find(FieldReader(json).RequiredString("model"), ViewerOf(context, request));
   const auto rerank = std::make_shared<const RerankRequest>(ParseRerankRequest(json));
   const auto relevance =
       std::make_shared<Relevance>(*model, Relevance::Texts{.first = {rerank->query},
