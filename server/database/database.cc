@@ -75,6 +75,25 @@ ALTER TABLE files ADD COLUMN owner INTEGER;
 
 constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners};
 
+// The system's error of the last failed write to the journal. sqlite3_system_errno loses it.
+int JournalErrno(sqlite3* handle) {
+  sqlite3_file* journal = nullptr;
+  int error_number = 0;
+  if (sqlite3_file_control(handle, "main", SQLITE_FCNTL_JOURNAL_POINTER, &journal) == SQLITE_OK &&
+      journal != nullptr && journal->pMethods != nullptr) {
+    journal->pMethods->xFileControl(journal, SQLITE_FCNTL_LAST_ERRNO, &error_number);
+  }
+  return error_number;
+}
+
+bool IsFullDisk(sqlite3* handle, int rc) {
+  if ((rc & 0xFF) == SQLITE_FULL) return true;
+  const bool is_io = (rc & 0xFF) == SQLITE_IOERR || (rc & 0xFF) == SQLITE_CANTOPEN;
+  if (handle == nullptr || !is_io) return false;
+  return IsDiskFull(sqlite3_system_errno(handle)) ||
+         (rc == SQLITE_IOERR_WRITE && IsDiskFull(JournalErrno(handle)));
+}
+
 [[noreturn]] void ThrowDatabaseError(sqlite3* handle, int rc, const std::filesystem::path& path) {
   const std::string why = handle != nullptr ? sqlite3_errmsg(handle) : sqlite3_errstr(rc);
   if ((rc & 0xFF) == SQLITE_CORRUPT || (rc & 0xFF) == SQLITE_NOTADB) {
@@ -82,11 +101,7 @@ constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners};
                                           "; move it away to start with an empty one");
   }
   // SQLite reports only ENOSPC as SQLITE_FULL; an exhausted quota is an I/O error.
-  const bool is_io = (rc & 0xFF) == SQLITE_IOERR || (rc & 0xFF) == SQLITE_CANTOPEN;
-  if ((rc & 0xFF) == SQLITE_FULL ||
-      (is_io && handle != nullptr && IsDiskFull(sqlite3_system_errno(handle)))) {
-    ThrowDiskFull();
-  }
+  if (IsFullDisk(handle, rc)) ThrowDiskFull();
   throw Error(ErrorCode::kIo, "database " + path.string() + ": " + why);
 }
 

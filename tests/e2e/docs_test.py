@@ -111,7 +111,7 @@ class Documentation(Case):
         self.assertEqual(described - self.routes_asked(), set(), "endpoints without an example")
 
         # The last blocks deleted a model, which stays deleted; the fine-tuned one returns.
-        self.assertEqual(self.server.request("GET", "/v1/models/my-stories")[0], 404)
+        self.assertEqual(self.server.request("GET", "/v1/models/my-stories", admin=True)[0], 404)
         self.assertEqual(self.server.stop(), 0)
         server = self.serve("--model-root", str(self.root))
         ids = [model["id"] for model in server.request("GET", "/v1/models")[2]["data"]]

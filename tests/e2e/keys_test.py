@@ -177,6 +177,7 @@ class RunningServer(KeysCase):
             os.kill(process.pid, signal.SIGKILL)
             process.communicate()
         last = self.create("last")
+        self.wait_until("closed", lambda: self.status(server, None) == 401)
         self.wait_until("known", lambda: self.status(server, last) == 200)
 
 
@@ -185,6 +186,7 @@ class Isolation(KeysCase):
         server = self.serve("--isolate-keys")
         old = self.upload(server, None)
         a, b = self.create("a", "infer,train"), self.create("b", "infer,train")
+        self.wait_until("closed", lambda: self.status(server, None) == 401)
         self.wait_until("known", lambda: self.status(server, b) == 200)
         file = self.upload(server, a)
         status, job = self.ask(server, a, "POST", "/v1/fine_tuning/jobs",
