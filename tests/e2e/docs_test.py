@@ -114,7 +114,7 @@ class Documentation(Case):
         self.assertEqual(self.server.request("GET", "/v1/models/my-stories", admin=True)[0], 404)
         self.assertEqual(self.server.stop(), 0)
         server = self.serve("--model-root", str(self.root))
-        ids = [model["id"] for model in server.request("GET", "/v1/models")[2]["data"]]
+        ids = [model["id"] for model in server.request("GET", "/v1/models", admin=True)[2]["data"]]
         self.assertEqual([name.split(":")[0] for name in ids], ["tandem-stories", "ft"])
 
     def test_the_readme(self):
