@@ -13,6 +13,7 @@
 namespace tandem::engine {
 
 class ChatTemplate;
+class GrammarCompiler;
 class Model;
 class Tokenizer;
 
@@ -29,10 +30,11 @@ struct LoadedModel {
   bool add_bos = false;  // plain-string prompts begin with BOS
   std::vector<TokenId>
       end_tokens;  // union over config.json, generation_config.json and tokenizer_config.json
-  SamplingParams default_sampling;  // generation_config.json
-  std::string format;               // ModelDir::format
-  std::string weights_dtype;        // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
-  std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
+  SamplingParams default_sampling;                  // generation_config.json
+  std::shared_ptr<const GrammarCompiler> grammars;  // for GenerationRequest::grammar; never null
+  std::string format;                               // ModelDir::format
+  std::string weights_dtype;  // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
+  std::string kv_dtype;       // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
