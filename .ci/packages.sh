@@ -6,6 +6,11 @@ BUILD_PACKAGES=(
   libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
   libsnappy-dev libzstd-dev zlib1g-dev
 )
+# llguidance needs Rust 1.87. Debian's security archive has it under these names; the plain packages are too old.
+if ! minor=$(PATH="$PATH:$HOME/.cargo/bin" cargo --version 2>/dev/null | cut -d. -f2) ||
+  [ -z "$minor" ] || [ "$minor" -lt 87 ]; then
+  BUILD_PACKAGES+=(cargo-web rustc-web)
+fi
 # openssl makes the certificates of the end-to-end tests of TLS.
 TEST_PACKAGES=(
   libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3 python3-venv

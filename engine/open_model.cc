@@ -8,6 +8,7 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
 #include "engine/chat/chat_template.h"
+#include "engine/constrain/grammar.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/json.h"
@@ -176,6 +177,8 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
     if (loaded.bos) loaded.bos_text = loaded.tokenizer->TokenBytes(*loaded.bos);
     if (loaded.eos) loaded.eos_text = loaded.tokenizer->TokenBytes(*loaded.eos);
   }
+  loaded.grammars = std::make_shared<const GrammarCompiler>(loaded.tokenizer, loaded.end_tokens,
+                                                            loaded.vocab_size);
   return loaded;
 }
 

@@ -18,6 +18,7 @@
 namespace tandem::engine {
 
 class Adapter;
+class Grammar;
 
 struct StopSpec {
   int64_t max_new_tokens = 16;       // may be 0 (scoring the prompt)
@@ -52,8 +53,12 @@ struct GenerationRequest {
   // holds it until it ends. REQUIRES: opened for this engine's model.
   std::shared_ptr<const Adapter> adapter = {};
   std::string adapter_name = {};  // its name in EngineStats
-  uint64_t client = 0;            // clients take turns
-  uint64_t prefix_tenant = 0;     // cached prefixes are shared within one tenant only
+  // Every choice's text is of this grammar, compiled for this engine's model. Null: any text. A
+  // choice ends (kStop) as soon as its text is complete and nothing can follow; end tokens are
+  // drawn only after a complete text.
+  std::shared_ptr<const Grammar> grammar = {};
+  uint64_t client = 0;         // clients take turns
+  uint64_t prefix_tenant = 0;  // cached prefixes are shared within one tenant only
   std::optional<std::chrono::steady_clock::time_point> deadline;
   std::optional<std::chrono::steady_clock::time_point> queue_deadline;  // latest start
   std::optional<std::chrono::steady_clock::time_point> arrival;  // for timings; unset: Submit

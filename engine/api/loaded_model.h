@@ -14,6 +14,7 @@
 namespace tandem::engine {
 
 class ChatTemplate;
+class GrammarCompiler;
 class Model;
 class Tokenizer;
 
@@ -34,10 +35,11 @@ struct LoadedModel {
   std::vector<TokenId> text_suffix;
   Pooling pooling = Pooling::kLast;  // of embeddings, unless the request names one
   std::string pooling_error;  // the model's own pooling, which is not supported; empty if it is
-  SamplingParams default_sampling;  // generation_config.json
-  std::string format;               // ModelDir::format
-  std::string weights_dtype;        // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
-  std::string kv_dtype;             // the compute dtype: "f32" or "bf16"
+  SamplingParams default_sampling;                  // generation_config.json
+  std::shared_ptr<const GrammarCompiler> grammars;  // for GenerationRequest::grammar; never null
+  std::string format;                               // ModelDir::format
+  std::string weights_dtype;  // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
+  std::string kv_dtype;       // the compute dtype: "f32" or "bf16"
   int64_t vocab_size = 0;
   int64_t hidden_dim = 0;     // length of an embedding
   int64_t max_model_len = 0;  // the smaller of the model's and the option's

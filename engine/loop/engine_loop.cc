@@ -403,7 +403,7 @@ void EngineLoop::SampleAndTake() {
   const auto add = [&](const Sequence& sequence, int64_t row) {
     Active& active = *Find(sequence.request);
     CountPrompt(active);
-    const Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
+    Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
     StepRunner::Job job;
     job.logit_row = row;
     for (const TokenId token : active.request.next_tokens) {
@@ -417,6 +417,10 @@ void EngineLoop::SampleAndTake() {
       job.sampler = &choice.sampler;
       job.position = sequence.length();
       job.banned = choice.output.banned_tokens();
+      if (active.request.grammar) {
+        job.grammar = active.request.grammar.get();
+        job.matcher = &choice.matcher;
+      }
       job.n_top = active.request.top_logprobs;
     }
     jobs_.push_back(std::move(job));
@@ -452,26 +456,48 @@ void EngineLoop::TakeToken(Active& active, Sampled who, StepRunner::Job& job) {
     FinishChoice(active, sequence, {.reason = ChoiceFinished::Reason::kLength});
     return;
   }
-  if (job.token < 0) {
-    const bool forbids = !active.request.sampling.logit_bias.empty();
-    End(who.request,
-        {.outcome = RequestFinished::Outcome::kFailed,
-         .code = forbids ? ErrorCode::kInvalidArgument : ErrorCode::kInternal,
-         .message = forbids ? "logit_bias excludes every token: allow at least one" : kNotFinite});
-    return;
+  if (job.fault) {
+    return EndFailed(who.request, job.fault->code(), job.fault->what());
   }
+  if (job.token < 0 && !job.is_complete) return EndWithoutToken(active, who.request);
   Choice& choice = active.choices[static_cast<size_t>(who.choice)];
+  if (job.token < 0) {
+    ChoiceOutput::End end = choice.output.Complete();
+    SendDelta(active, who.request, choice);
+    return FinishChoice(active, sequence, std::move(end));
+  }
   CountToken(active, choice);
   choice.sampler.Accept(job.token);
-  std::optional<ChoiceOutput::End> end = choice.output.Push(job.token, std::move(job.logprob));
-  if (std::optional<TextDelta> delta = choice.output.TakeDelta()) {
-    Emit(active, who.request, std::move(*delta));
-  }
+  std::optional<ChoiceOutput::End> end =
+      choice.output.Push(job.token, std::move(job.logprob), job.is_complete);
+  SendDelta(active, who.request, choice);
   if (end) {
     FinishChoice(active, sequence, std::move(*end));
   } else {
     scheduler_->Append(sequence, job.token);
   }
+}
+
+void EngineLoop::SendDelta(const Active& active, RequestId id, Choice& choice) {
+  if (std::optional<TextDelta> delta = choice.output.TakeDelta()) {
+    Emit(active, id, std::move(*delta));
+  }
+}
+
+// No token could be drawn.
+void EngineLoop::EndWithoutToken(const Active& active, RequestId id) {
+  RequestFinished how{.outcome = RequestFinished::Outcome::kFailed,
+                      .code = ErrorCode::kInvalidArgument};
+  if (active.request.grammar) {
+    how.message =
+        "the grammar and the request's other fields (logit_bias, min_tokens) exclude every token";
+  } else if (!active.request.sampling.logit_bias.empty()) {
+    how.message = "logit_bias excludes every token: allow at least one";
+  } else {
+    how.code = ErrorCode::kInternal;
+    how.message = kNotFinite;
+  }
+  End(id, std::move(how));
 }
 
 void EngineLoop::FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end) {

@@ -16,6 +16,7 @@
 #include "engine/api/stats.h"
 #include "engine/base/mailbox.h"
 #include "engine/base/thread_pool.h"
+#include "engine/constrain/grammar.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_index.h"
@@ -69,6 +70,7 @@ class EngineLoop {
   struct Choice {
     Sampler sampler;
     ChoiceOutput output;
+    std::optional<GrammarMatcher> matcher{};  // of the request's grammar, from the first draw on
     std::optional<Clock::time_point> last_token{};
   };
   struct Active {
@@ -121,6 +123,8 @@ class EngineLoop {
   void SampleAndTake();
   bool AwaitsNextScores(Active& active, RequestId id, StepRunner::Job& job);
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
+  void EndWithoutToken(const Active& active, RequestId id);
+  void SendDelta(const Active& active, RequestId id, Choice& choice);
   void FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::End end);
   void FailStep(ErrorCode code, std::string_view message);
   void FailModel();

@@ -34,7 +34,8 @@ bool ChoiceOutput::AddsText(TokenId token) const {
   return std::find(shown.begin(), shown.end(), token) != shown.end();
 }
 
-std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob logprob) {
+std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob logprob,
+                                                    bool is_complete) {
   ++n_tokens_;
   const bool ends_at_token = EndsAt(token);
   std::optional<size_t> stop_string;
@@ -58,7 +59,7 @@ std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob 
   waiting_.push_back({token, std::move(logprob), text_end, unfinished_character});
 
   const bool at_limit = n_tokens_ >= options_.stop.max_new_tokens;
-  if (!ends_at_token && !stop_string && !at_limit) return std::nullopt;
+  if (!ends_at_token && !stop_string && !at_limit && !is_complete) return std::nullopt;
   // The choice is over: flush an incomplete character.
   if (detokenizer_ && !stop_string) stop_string = Feed(detokenizer_->Flush());
   ended_ = true;
@@ -68,9 +69,20 @@ std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob 
     end.stop_token = token;
   } else if (stop_string) {
     end.stop_string = options_.stop.strings[*stop_string];
-  } else {
+  } else if (!is_complete) {
     end.reason = ChoiceFinished::Reason::kLength;
   }
+  return end;
+}
+
+ChoiceOutput::End ChoiceOutput::Complete() {
+  End end;
+  if (detokenizer_) {
+    const std::optional<size_t> stop_string = Feed(detokenizer_->Flush());
+    if (stop_string) end.stop_string = options_.stop.strings[*stop_string];
+  }
+  ended_ = true;
+  held_ = 0;
   return end;
 }
 

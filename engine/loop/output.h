@@ -40,7 +40,10 @@ class ChoiceOutput {
   };
   // Takes the next token; `logprob` is used only with_logprobs. Returns a value when the choice is
   // over; nothing is held back after that.
-  std::optional<End> Push(TokenId token, TokenLogprob logprob);
+  // `is_complete`: the choice ends with this token, with kStop, because nothing can follow it.
+  std::optional<End> Push(TokenId token, TokenLogprob logprob, bool is_complete = false);
+  // Ends the choice without a further token, because nothing can follow. As Push with a value.
+  End Complete();
 
   // The text and tokens that may be sent now; nullopt when there are none.
   std::optional<TextDelta> TakeDelta();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/parallel_for.h"
 #include "engine/kv/block_pool.h"
@@ -82,20 +83,39 @@ void StepRunner::Run(std::span<Job> jobs) {
   });
 }
 
-void StepRunner::RunJob(Job& job, SamplerScratch& scratch) const {
+void StepRunner::RunJob(Job& job, Scratch& scratch) const {
   const auto vocab = static_cast<size_t>(vocab_size_);
   const std::span<const float> row =
       logits_.subspan(static_cast<size_t>(job.logit_row) * vocab, vocab);
   if (job.sampler != nullptr) {
-    job.token = job.sampler->Sample(row, job.position, job.banned, scratch);
+    job.fault = ErrorOf([&] { Draw(job, row, scratch); });
   }
   if (job.n_top < 0 || job.token < 0) return;
   ScoredToken scored = ScoreToken(row, lse_[static_cast<size_t>(job.logit_row)], job.token,
-                                  job.n_top, scratch.score);
+                                  job.n_top, scratch.sampler.score);
   job.logprob = {.token = job.token,
                  .logprob = scored.logprob,
                  .rank = scored.rank,
                  .top = std::move(scored.top)};
+}
+
+// A grammar that fails ends its own request only.
+void StepRunner::Draw(Job& job, std::span<const float> row, Scratch& scratch) const {
+  std::span<const uint32_t> mask;
+  if (job.grammar != nullptr) {
+    std::optional<GrammarMatcher>& matcher = *job.matcher;
+    if (!matcher) matcher = job.grammar->NewMatcher();
+    scratch.mask.resize(MaskWords(vocab_size_));
+    if (!matcher->Mask(scratch.mask)) {
+      job.is_complete = true;
+      return;
+    }
+    mask = scratch.mask;
+  }
+  job.token = job.sampler->Sample(row, job.position, job.banned, scratch.sampler, mask);
+  if (job.grammar != nullptr && job.token >= 0) {
+    job.is_complete = (*job.matcher)->Commit(job.token);
+  }
 }
 
 // One LogSumExp per run of adjacent scored rows; a row's value does not depend on the run.

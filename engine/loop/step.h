@@ -2,13 +2,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "engine/api/generation.h"
 #include "engine/api/loaded_model.h"
 #include "engine/api/stats.h"
+#include "engine/base/error.h"
 #include "engine/base/ids.h"
+#include "engine/constrain/grammar.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
@@ -50,9 +53,14 @@ class StepRunner {
     const Sampler* sampler = nullptr;
     int64_t position = 0;  // of the drawn token in its sequence
     std::span<const TokenId> banned = {};
+    // Both null: the draw is free. Creates the matcher from the grammar when there is none yet.
+    const Grammar* grammar = nullptr;
+    std::optional<GrammarMatcher>* matcher = nullptr;
     int n_top = -1;  // number of alternatives; -1: no log-probability
 
-    TokenId token = -1;  // result; -1 when no token could be drawn
+    TokenId token = -1;               // result; -1 when no token could be drawn
+    bool is_complete = false;         // result: the text was complete, and nothing can follow
+    std::optional<Error> fault = {};  // result: the grammar cannot go on
     TokenLogprob logprob = {};
   };
   // Jobs of many rows run on all workers.
@@ -61,7 +69,13 @@ class StepRunner {
   int64_t scratch_bytes() const;
 
  private:
-  void RunJob(Job& job, SamplerScratch& scratch) const;
+  struct Scratch {
+    SamplerScratch sampler;
+    std::vector<uint32_t> mask;  // of the grammar, in words of 32 tokens
+  };
+
+  void RunJob(Job& job, Scratch& scratch) const;
+  void Draw(Job& job, std::span<const float> row, Scratch& scratch) const;
   void ComputeLse(std::span<const Job> jobs);
 
   const std::shared_ptr<const Model> model_;
@@ -79,7 +93,7 @@ class StepRunner {
   std::span<const float> logits_;         // [logit_rows, vocab_size]
   std::vector<float> lse_;                // [logit_rows]; only of rows that jobs score
   std::vector<uint8_t> wants_lse_;
-  std::vector<SamplerScratch> scratch_;  // one per worker
+  std::vector<Scratch> scratch_;  // one per worker
 };
 
 }  // namespace tandem::engine

@@ -198,6 +198,16 @@ int64_t DrawIndex(const std::vector<float>& weights, double u, SamplerScratch& s
   return Walk(block * kMassBlock, weights.size(), left, [&](size_t i) { return weights[i]; });
 }
 
+void ApplyMask(std::span<const uint32_t> mask, std::vector<float>& row) {
+  for (size_t word = 0; word < mask.size(); ++word) {
+    if (mask[word] == ~uint32_t{0}) continue;
+    const size_t end = std::min(row.size(), (word + 1) * 32);
+    for (size_t id = word * 32; id < end; ++id) {
+      if ((mask[word] >> (id % 32) & 1) == 0) row[id] = kMinusInfinity;
+    }
+  }
+}
+
 }  // namespace
 
 Sampler::Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt)
@@ -229,8 +239,9 @@ void Sampler::Accept(TokenId token) {
 // The row after bias, penalties and bans: a copy if any of them applies, otherwise the logits.
 std::span<const float> Sampler::Adjust(std::span<const float> logits,
                                        std::span<const TokenId> banned,
+                                       std::span<const uint32_t> mask,
                                        SamplerScratch& scratch) const {
-  if (params_.logit_bias.empty() && seen_.empty() && banned.empty()) return logits;
+  if (params_.logit_bias.empty() && seen_.empty() && banned.empty() && mask.empty()) return logits;
   std::vector<float>& row = scratch.row;
   if (restricts_) {
     row.assign(logits.size(), kMinusInfinity);
@@ -254,12 +265,14 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
     value -= params_.frequency_penalty * static_cast<float>(seen.generated);
   }
   for (const TokenId id : banned) row[static_cast<size_t>(id)] = kMinusInfinity;
+  ApplyMask(mask, row);
   return row;
 }
 
 TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
-                        std::span<const TokenId> banned, SamplerScratch& scratch) const {
-  const std::span<const float> row = Adjust(logits, banned, scratch);
+                        std::span<const TokenId> banned, SamplerScratch& scratch,
+                        std::span<const uint32_t> mask) const {
+  const std::span<const float> row = Adjust(logits, banned, mask, scratch);
   if (params_.greedy()) return Best(row).id;
   const ScannedRow scanned = Scan(row, scratch.run_maxima);
   const Candidate best = scanned.best;

@@ -23,18 +23,19 @@ struct SamplerScratch {
 };
 
 // Chooses the tokens of one choice of one request. The order is logit_bias, repetition, presence,
-// frequency, temperature, top_k, top_p, min_p, draw. A token depends only on the logits, the
-// parameters, the tokens accepted so far and its position. Never sorts the vocabulary. Sample is
-// const; one thread at a time may run it.
+// frequency, mask, temperature, top_k, top_p, min_p, draw. A token depends only on the logits, the
+// parameters, the mask, the tokens accepted so far and its position. Never sorts the vocabulary.
+// Sample is const; one thread at a time may run it.
 class Sampler {
  public:
   // The repetition penalty counts `prompt`.
   Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt);
 
   // The token for `position` of the sequence. `banned` tokens cannot be drawn (end tokens before
-  // min_tokens). -1 when nothing can be drawn: all are banned, or the logits are NaN.
+  // min_tokens). `mask` has a bit per token, in words of 32, set for tokens that can be drawn;
+  // empty: every token. -1 when nothing can be drawn: all are excluded, or the logits are NaN.
   TokenId Sample(std::span<const float> logits, int64_t position, std::span<const TokenId> banned,
-                 SamplerScratch& scratch) const;
+                 SamplerScratch& scratch, std::span<const uint32_t> mask = {}) const;
 
   // Adds the token to the sequence; later penalties count it.
   void Accept(TokenId token);
@@ -48,7 +49,7 @@ class Sampler {
   };
 
   std::span<const float> Adjust(std::span<const float> logits, std::span<const TokenId> banned,
-                                SamplerScratch& scratch) const;
+                                std::span<const uint32_t> mask, SamplerScratch& scratch) const;
 
   SamplingParams params_;
   int choice_;

@@ -9,8 +9,8 @@
 
 namespace tandem::engine {
 
-// Parameters of a draw, in the order logit_bias -> repetition, presence, frequency -> temperature
-// -> top_k -> top_p -> min_p -> draw. The request parser checks the ranges.
+// Parameters of a draw, in the order logit_bias -> repetition, presence, frequency -> mask of a
+// grammar -> temperature -> top_k -> top_p -> min_p -> draw. The request parser checks the ranges.
 struct SamplingParams {
   float temperature = 1;                              // < 1e-5 is greedy
   float top_p = 1;                                    // 0 is greedy

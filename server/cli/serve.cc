@@ -13,6 +13,7 @@
 #include "config/app_config.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/constrain/grammar.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
@@ -141,6 +142,12 @@ AppOptions ToAppOptions(const AppConfig& config) {
 
 // Programs that wait for the server read the first line; the rest is for people.
 void Announce(App& app, bool needs_key) {
+  if (engine::LlguidanceVersion().empty()) {
+    spdlog::warn(
+        "no_structured_output reason=\"this program was built without Rust 1.87 or newer\" "
+        "effect=\"requests "
+        "that constrain their answer get 400\"");
+  }
   std::printf("listening on %s\n", app.base_url().c_str());
   const std::vector<ModelRegistry::Entry> models = app.models().List();
   if (!models.empty()) {

@@ -74,6 +74,7 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   }
   std::vector<engine::GenerationRequest> requests;
   requests.push_back(std::move(generation));
+  Constrain(*model, chat.generation, requests, shape);
   Generate(context, model, std::move(requests), std::move(shape), request, writer);
 }
 

@@ -66,6 +66,7 @@ void Completions(const HandlerContext& context, Request request, ResponseWriter 
     requests.push_back(std::move(generation));
   }
 
+  Constrain(*model, completion.generation, requests, shape);
   if (!completion.ignored.empty()) {
     writer.AddHeader("x-ignored-params", IgnoredParamsHeader(completion.ignored));
   }

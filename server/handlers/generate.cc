@@ -6,6 +6,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/chat/chat_template.h"
+#include "engine/constrain/grammar.h"
 #include "server/admission/generation_tally.h"
 #include "server/wire/field_reader.h"
 
@@ -65,6 +66,30 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   request.skip_special_tokens = fields.skip_special_tokens;
   request.priority = fields.priority;
   return request;
+}
+
+void Constrain(const ServedModel& model, const GenerationFields& fields,
+               std::vector<engine::GenerationRequest>& requests, ReplyShape& shape) {
+  if (!fields.structured) return;
+  const StructuredOutput& structured = *fields.structured;
+  const bool is_schema = structured.source.kind == engine::GrammarSource::Kind::kJsonSchema;
+  const auto explain = [&](const Error& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) {
+      return Error(error.code(), error.what()).WithParam(structured.param);
+    }
+    return Error(error.code(), structured.param + " cannot be served: " + error.what())
+        .WithParam(structured.param)
+        .WithReason(is_schema ? "unsupported_schema" : "invalid_value");
+  };
+  const std::shared_ptr<const engine::Grammar> grammar =
+      WithContext(explain, [&] { return model.loaded().grammars->Compile(structured.source); });
+  for (engine::GenerationRequest& request : requests) {
+    request.grammar = grammar;
+    // Every byte of a token counts in the grammar, a leading space too.
+    request.continues_text = true;
+  }
+  // The whole answer is the constrained text, even if the prompt has opened a block of reasoning.
+  shape.reasoning = std::nullopt;
 }
 
 namespace {

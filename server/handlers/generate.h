@@ -23,6 +23,12 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
                                                 const engine::SamplingParams& sampling,
                                                 std::vector<TokenId> prompt, int64_t max_tokens);
 
+// Constrains the requests and their reply to the request's structured output, if it asks for one.
+// Compiles the grammar on this thread, unless the model has it. Throws kInvalidArgument (reasons
+// unsupported_schema or invalid_value) for a grammar that cannot be served.
+void Constrain(const ServedModel& model, const GenerationFields& fields,
+               std::vector<engine::GenerationRequest>& requests, ReplyShape& shape);
+
 // Charges the request to its key, submits one engine request per prompt (in the order of
 // shape.prompts) and responds through `writer`. Submits all or none: a refusal is thrown before any
 // of them runs. A disconnect cancels them; a slow client pauses them.

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "engine/constrain/grammar.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/wire/error_body.h"
@@ -66,6 +67,12 @@ void Version(const HandlerContext&, Request, ResponseWriter writer) {
   body["build"] = VersionBuild();
   body["features"] = {"chat",         "completions", "streaming", "logprobs",
                       "prefix_cache", "jobs",        "metrics",   "rate_limits"};
+  if (!engine::LlguidanceVersion().empty()) body["features"].push_back("structured_output");
+  // Null: this build answers 400 to what constrains an answer.
+  body["llguidance"] = nullptr;
+  if (const auto version = engine::LlguidanceVersion(); !version.empty()) {
+    body["llguidance"] = version;
+  }
   writer.Json(200, body.dump());
 }
 

@@ -103,7 +103,7 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   }
   if (logprobs) request.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
   ReadPromptLogprobs(reader, request.generation);
-  RefuseStructuredOutput(reader);
+  request.generation.structured = ReadStructuredOutput(reader);
   RefuseTools(reader);
   ReadStreamFields(reader, request.generation);
   ReadTemplateFields(reader, request.prompt);

@@ -80,7 +80,7 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
   if (const auto suffix = reader.String("suffix"); suffix && !suffix->empty()) {
     throw UnsupportedField("suffix", "suffix is not supported: the model has no infill tokens");
   }
-  RefuseStructuredOutput(reader);
+  request.generation.structured = ReadStructuredOutput(reader);
   ReadStreamFields(reader, request.generation);
   if (best_of && *best_of > 1 && request.generation.stream) {
     throw BadValue("best_of", "best_of greater than 1 cannot be streamed");

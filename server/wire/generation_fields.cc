@@ -212,21 +212,4 @@ uint64_t SeedOfPrompt(uint64_t seed, size_t prompt_idx) {
   return x ^ (x >> 31);
 }
 
-void RefuseStructuredOutput(FieldReader& reader) {
-  const Json* format = reader.Object("response_format");
-  if (format == nullptr) return;
-  FieldReader members(*format, "response_format");
-  const std::string type = members.RequiredString("type");
-  if (type == "text") return;
-  if (type != "json_object" && type != "json_schema") {
-    throw BadValue("response_format.type",
-                   "response_format.type must be text, json_object or json_schema, got " +
-                       ShortForm(Json(type)));
-  }
-  throw UnsupportedField(
-      "response_format",
-      "response_format '" + type +
-          "' is not supported by this version: leave it out and check the answer");
-}
-
 }  // namespace tandem::server

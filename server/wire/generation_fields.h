@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "server/wire/field_reader.h"
+#include "server/wire/structured_output.h"
 #include "server/wire/unserved_fields.h"
 
 namespace tandem::server {
@@ -32,6 +33,7 @@ struct GenerationFields {
   int n = 1;
   engine::StopSpec stop;  // without max_new_tokens
   std::optional<int64_t> prompt_logprobs;
+  std::optional<StructuredOutput> structured;  // unset: any text
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
@@ -71,10 +73,6 @@ engine::SamplingParams MakeSamplingParams(const GenerationFields& fields,
                                           const engine::SamplingParams& defaults);
 // The seed of prompt j of a list; prompt 0 uses the request's own.
 uint64_t SeedOfPrompt(uint64_t seed, size_t prompt_idx);
-
-// Structured output is not served yet: throws for any format other than text, instead of answering
-// with free text.
-void RefuseStructuredOutput(FieldReader& reader);
 
 // `param` names the array in errors. Every element must be an id of the vocabulary.
 std::vector<TokenId> ReadTokenIds(const nlohmann::ordered_json& array, const std::string& param,

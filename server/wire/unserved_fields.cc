@@ -10,7 +10,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kNoConstraint =
-    "this server cannot constrain the answer yet; leave the field out and check the answer";
+    "use response_format, structured_outputs, guided_regex or guided_grammar (Lark)";
 constexpr std::string_view kNoTools = "this server does not offer tools to the model yet";
 constexpr std::string_view kNoSampler =
     "use temperature, top_k, top_p, min_p and the penalties instead";
@@ -28,13 +28,7 @@ constexpr std::string_view kReasoning = "this server always returns reasoning in
 
 constexpr UnservedField kFields[] = {
     // Constrained output.
-    {"structured_outputs", "[{}]", kNoConstraint},
-    {"guided_json", "[]", kNoConstraint},
-    {"guided_regex", R"([""])", kNoConstraint},
-    {"guided_choice", "[[]]", kNoConstraint},
-    {"guided_grammar", R"([""])", kNoConstraint},
     {"guided_json_object", "[false]", kNoConstraint},
-    {"json_schema", "[]", kNoConstraint},
     {"grammar", R"([""])", kNoConstraint},
     {"regex", R"([""])", kNoConstraint},
     {"ebnf", R"([""])", kNoConstraint},

@@ -349,22 +349,14 @@ class EveryField(ApiCase):
     def test_what_is_not_served_is_refused_and_never_ignored(self):
         for field, value in (("functions", []), ("function_call", "auto"), ("audio", {}),
                              ("web_search_options", {}), ("modalities", ["text", "audio"]),
-                             ("tools", [{"type": "function", "function": {"name": "f"}}]),
-                             ("response_format", {"type": "json_object"}),
-                             ("response_format", {"type": "json_schema",
-                                                  "json_schema": {"name": "a", "schema": {}}})):
+                             ("tools", [{"type": "function", "function": {"name": "f"}}])):
             self.refused(CHAT, chat(**{field: value}), field, "unsupported_parameter")
-        for field, value in (("guided_json", {"type": "object"}), ("guided_regex", "a+"),
-                             ("guided_choice", ["a", "b"]), ("guided_grammar", "start: 'a'"),
-                             ("structured_outputs", {"choice": ["a"]}), ("grammar", "root ::= \"a\""),
-                             ("json_schema", {"type": "object"}), ("bad_words", ["dog"]),
+        for field, value in (("grammar", "root ::= \"a\""), ("bad_words", ["dog"]),
                              ("truncate_prompt_tokens", 4), ("mirostat", 2)):
             self.refused(CHAT, chat(**{field: value}), field, "unsupported_parameter")
             self.refused(COMPLETIONS, completion(**{field: value}), field, "unsupported_parameter")
         self.refused(CHAT, chat(tool_choice="required"), "tool_choice", "invalid_value")
         self.refused(COMPLETIONS, completion(suffix="x"), "suffix", "unsupported_parameter")
-        self.refused(COMPLETIONS, completion(response_format={"type": "json_object"}),
-                     "response_format", "unsupported_parameter")
         for kind in ("image_url", "input_audio", "file"):
             self.refused(CHAT, chat(messages=[{"role": "user", "content": [{"type": kind}]}]),
                          "messages[0].content[0]", "unsupported_value")

@@ -326,7 +326,7 @@ class Health(Case):
 
     def test_version_names_what_is_served(self):
         version = self.serve().request("GET", "/version")[2]
-        self.assertEqual(set(version), {"version", "commit", "build", "features"})
+        self.assertEqual(set(version), {"version", "commit", "build", "features", "llguidance"})
         self.assertIn("metrics", version["features"])
 
 

@@ -7,11 +7,15 @@
 #include <cctype>
 #include <memory>
 #include <random>
+#include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "bench/models/random_model.h"
+#include "engine/constrain/grammar.h"
+#include "engine/constrain/json_schema.h"
+#include "engine/constrain/text_grammars.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
 #include "engine/kernels/kernels.h"
@@ -218,6 +222,65 @@ TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Everywhere, S2LoadInvariance, testing::ValuesIn(Cases()), CaseName);
+
+// Constrained answers: alone, in a batch with free ones, and preempted.
+class S2Grammars : public S2LoadInvariance {
+ protected:
+  std::vector<GenerationRequest> ConstrainedRequests() const {
+    std::vector<GenerationRequest> requests = Requests();
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (i % 3 == 2) continue;
+      const GrammarSource source = i % 3 == 0 ? RegexGrammar("[a-z ]{3,30}[.]", "regex")
+                                              : JsonObjectGrammar({.is_compact = true});
+      requests[i].grammar = model_.grammars->Compile(source);
+      requests[i].stop.ignore_end_tokens = false;
+    }
+    return requests;
+  }
+};
+
+TEST_P(S2Grammars, AMaskIsTheSameAloneBatchedAndPreempted) {
+  if (LlguidanceVersion().empty()) GTEST_SKIP() << "built without Rust";
+  const std::vector<GenerationRequest> requests = ConstrainedRequests();
+  std::vector<std::string> alone;
+  {
+    Engine engine(model_, options_);
+    for (const GenerationRequest& request : requests) {
+      alone.push_back(Bits(tests::Run(engine, request)));
+    }
+  }
+  const auto together = [&] {
+    Engine engine(model_, options_);
+    std::vector<std::shared_ptr<tests::PendingAnswer>> pending;
+    for (const GenerationRequest& request : requests) {
+      pending.push_back(tests::Start(engine, request));
+    }
+    std::vector<Answer> answers;
+    for (const auto& one : pending) answers.push_back(one->Wait());
+    ExpectEqual(alone, answers);
+    for (size_t i = 0; i < requests.size(); i += 3) {
+      for (const auto& [number, choice] : answers[i].choices) {
+        EXPECT_TRUE(std::regex_match(choice.text, std::regex("[a-z ]{0,30}[.]?"))) << choice.text;
+        const bool is_whole = std::regex_match(choice.text, std::regex("[a-z ]{3,30}[.]"));
+        EXPECT_EQ(choice.finished->reason == ChoiceFinished::Reason::kStop, is_whole);
+      }
+    }
+    return engine.stats().preemptions_total;
+  };
+
+  options_.threads = 2;
+  options_.max_seqs = 16;
+  together();
+  const KvShape shape = ModelRunner::KvShape(*model_.model, 1);
+  options_.kv_cache_bytes =
+      shape.n_layers * 2 * shape.n_kv_heads * shape.head_block_bytes * (kMaxModelLen / 16 + 4);
+  EXPECT_GT(together(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Llama, S2Grammars,
+                         testing::Values(Case{"llama", DType::kF32, BlockFormat::kNone,
+                                              &Kernels()}),
+                         CaseName);
 
 // Three adapters of different ranks and the base serve the same requests in one batch.
 class S2Adapters : public S2LoadInvariance {

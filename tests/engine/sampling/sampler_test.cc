@@ -311,5 +311,32 @@ TEST(ScoreToken, RanksAndAlternativesEqualASortedVocabulary) {
   }
 }
 
+TEST(Sampler, DrawsOnlyTokensOfTheMask) {
+  SamplingParams params;
+  params.seed = 4;
+  const std::vector<float> logits(100, 0.5f);
+  std::vector<uint32_t> mask(4);
+  for (const int id : {3, 31, 32, 70, 99}) mask[static_cast<size_t>(id) / 32] |= 1u << (id % 32);
+  SamplerScratch scratch;
+  std::set<TokenId> drawn;
+  for (int i = 0; i < 500; ++i) {
+    drawn.insert(Sampler(params, 0, {}).Sample(logits, i, {}, scratch, mask));
+  }
+
+  EXPECT_EQ(drawn, (std::set<TokenId>{3, 31, 32, 70, 99}));
+}
+
+TEST(Sampler, AnEmptyMaskOrABanOfTheWholeMaskDrawsNothing) {
+  const std::vector<float> logits(40, 1.0f);
+  std::vector<uint32_t> mask(2);
+  SamplerScratch scratch;
+  EXPECT_EQ(Sampler({}, 0, {}).Sample(logits, 0, {}, scratch, mask), -1);
+
+  mask[1] = 1;
+  const std::vector<TokenId> banned = {32};
+  EXPECT_EQ(Sampler({}, 0, {}).Sample(logits, 0, {}, scratch, mask), 32);
+  EXPECT_EQ(Sampler({}, 0, {}).Sample(logits, 0, banned, scratch, mask), -1);
+}
+
 }  // namespace
 }  // namespace tandem::engine

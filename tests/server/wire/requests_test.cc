@@ -79,7 +79,6 @@ const BadBody kBadCommonFields[] = {
     {R"("stream_options": {"include_usage": true})", "stream_options", "invalid_value"},
     {R"("stream": true, "stream_options": {"include_usage": 1})", "stream_options.include_usage",
      "invalid_type"},
-    {R"("response_format": {"type": "json_object"})", "response_format", "unsupported_parameter"},
     {R"("response_format": {"type": "yaml"})", "response_format.type", "invalid_value"},
     {R"("response_format": {})", "response_format.type", "missing_required_parameter"},
 };

@@ -44,28 +44,18 @@ void ExpectUnsupported(const std::string& name, const std::function<void()>& par
 }
 
 // Written out, so that no row can leave the table unnoticed.
-const char* const kNamesOfOtherServers[] = {"structured_outputs",
-                                            "guided_json",
-                                            "guided_regex",
-                                            "guided_choice",
-                                            "guided_grammar",
-                                            "grammar",
-                                            "json_schema",
-                                            "bad_words",
-                                            "allowed_token_ids",
-                                            "logits_processors",
-                                            "truncate_prompt_tokens",
-                                            "prompt_embeds",
-                                            "min_keep",
-                                            "mirostat",
-                                            "dry_multiplier",
-                                            "typical_p",
-                                            "max_new_tokens",
-                                            "n_predict",
-                                            "functions",
-                                            "function_call",
-                                            "audio",
-                                            "web_search_options"};
+const char* const kNamesOfOtherServers[] = {
+
+    "grammar",
+
+    "bad_words",         "allowed_token_ids",
+    "logits_processors", "truncate_prompt_tokens",
+    "prompt_embeds",     "min_keep",
+    "mirostat",          "dry_multiplier",
+    "typical_p",         "max_new_tokens",
+    "n_predict",         "functions",
+    "function_call",     "audio",
+    "web_search_options"};
 
 TEST(UnservedFields, FieldsThatChangeAnAnswerAreRefusedByBothRoutes) {
   for (const char* name : kNamesOfOtherServers) {
