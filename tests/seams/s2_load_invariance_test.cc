@@ -271,7 +271,7 @@ TEST_P(S2Grammars, AMaskIsTheSameAloneBatchedAndPreempted) {
   options_.threads = 2;
   options_.max_seqs = 16;
   together();
-  const KvShape shape = ModelRunner::KvShape(*model_.model, 1);
+  const auto shape = ModelRunner::KvShape(*model_.model, 1);
   options_.kv_cache_bytes =
       shape.n_layers * 2 * shape.n_kv_heads * shape.head_block_bytes * (kMaxModelLen / 16 + 4);
   EXPECT_GT(together(), 0);
