@@ -116,6 +116,7 @@ class Serving(Case):
     def test_a_context_beyond_the_models_own_is_cut_with_a_warning(self):
         server = self.serve("--max-model-len", "1000000")
         self.assertEqual(server.request("GET", "/v1/models")[2]["data"][0]["max_model_len"], 1024)
+        self.wait_until("logged", lambda: "max_model_len_lowered" in server.log_path.read_text())
         warning = [line for line in server.log_path.read_text().splitlines()
                    if "max_model_len_lowered" in line]
         self.assertEqual(len(warning), 1)

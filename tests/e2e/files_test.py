@@ -445,7 +445,7 @@ class Access(FilesCase):
         self.assertEqual(status, 503, answer)
         self.assertIn("data directory", answer["error"]["message"])
         self.assertEqual(second.request("GET", "/ready")[0], 200)
-        self.assertIn("no_files_and_jobs", second.log_path.read_text())
+        self.wait_until("logged", lambda: "no_files_and_jobs" in second.log_path.read_text())
 
 
 if __name__ == "__main__":

@@ -446,7 +446,7 @@ class PackedCache(Case):
         self.assertEqual(code, 1, text)
         self.assertRegex(text, r"(?m)^damaged +\S+ \(\d+ bytes\): a byte between \d+ and \d+ changed$")
         server = self.serve()
-        self.assertIn("packed weights are rebuilt", server.log_path.read_text())
+        self.wait_until("logged", lambda: "packed weights are rebuilt" in server.log_path.read_text())
         self.assertEqual(server.stop(), 0)
         self.assertEqual(self.doctor()[0], 0)
 
@@ -459,7 +459,7 @@ class PackedCache(Case):
         self.assertEqual((status, answer["error"]["code"]), (503, "model_damaged"))
         self.wait_until("unloaded", lambda: server.request("POST", CHAT, chat(STORIES))[0] == 404)
         self.assertEqual(server.request("GET", "/health")[0], 200)
-        self.assertIn("model_damaged", server.log_path.read_text())
+        self.wait_until("logged", lambda: "model_damaged" in server.log_path.read_text())
         status, _, answer = server.request(
             "POST", LOAD, {"path": STORIES, "id": STORIES, "wait": True}, admin=True)
         self.assertEqual(status, 200, answer)

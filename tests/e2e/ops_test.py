@@ -390,9 +390,9 @@ class Configuration(Case):
 
         file.chmod(0o644)
         self.assertEqual(self.serve("--admin-key-file", str(file), env=no_key).stop(), 0)
-        self.assertIn("admin_key_file_open_to_all", server.log_path.read_text())
+        self.wait_until("logged", lambda: "admin_key_file_open_to_all" in server.log_path.read_text())
         self.assertEqual(self.serve("--admin-key", "k", env=no_key).stop(), 0)
-        self.assertIn("admin_key_in_process_list", server.log_path.read_text())
+        self.wait_until("logged", lambda: "admin_key_in_process_list" in server.log_path.read_text())
 
         for text in ("", "two words", "two\nlines"):
             file.write_text(text)

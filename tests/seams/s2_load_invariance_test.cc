@@ -229,7 +229,7 @@ class S2Grammars : public S2LoadInvariance {
   std::vector<GenerationRequest> ConstrainedRequests() const {
     std::vector<GenerationRequest> requests = Requests();
     for (size_t i = 0; i < requests.size(); ++i) {
-      if (i % 3 == 2) continue;
+      if (i % 3 == 2 || requests[i].stop.max_new_tokens == 0) continue;
       const GrammarSource source = i % 3 == 0 ? RegexGrammar("[a-z ]{3,30}[.]", "regex")
                                               : JsonObjectGrammar({.is_compact = true});
       requests[i].grammar = model_.grammars->Compile(source);
@@ -259,6 +259,7 @@ TEST_P(S2Grammars, AMaskIsTheSameAloneBatchedAndPreempted) {
     for (const auto& one : pending) answers.push_back(one->Wait());
     ExpectEqual(alone, answers);
     for (size_t i = 0; i < requests.size(); i += 3) {
+      if (!requests[i].grammar) continue;
       for (const auto& [number, choice] : answers[i].choices) {
         EXPECT_TRUE(std::regex_match(choice.text, std::regex("[a-z ]{0,30}[.]?"))) << choice.text;
         const bool is_whole = std::regex_match(choice.text, std::regex("[a-z ]{3,30}[.]"));
