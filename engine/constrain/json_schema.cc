@@ -16,6 +16,9 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxSchemaBytes = size_t{1} << 20;
 constexpr int kMaxDepth = 64;
 constexpr int64_t kMaxCount = 10'000;
+// llguidance compiles this many within a second. Wider alternatives exceed a row of its parser.
+constexpr int64_t kMaxSchemas = 4'000;
+constexpr size_t kMaxWidth = 1'500;
 // llguidance reads numbers as doubles.
 constexpr int64_t kMaxExactInteger = int64_t{1} << 53;
 
@@ -76,6 +79,10 @@ class Rewriter {
     if (depth > kMaxDepth) {
       throw Unsupported(path, "is nested deeper than " + std::to_string(kMaxDepth) + " levels");
     }
+    if (++n_schemas_ > kMaxSchemas) {
+      throw Unsupported(path, "is one of more than " + std::to_string(kMaxSchemas) +
+                                  " schemas in one answer's schema: split the request");
+    }
     // Options of llguidance, which a client must not set.
     schema.erase("x-guidance");
     for (auto& [name, value] : schema.items()) Keyword(name, value, path + "." + name, depth);
@@ -87,6 +94,7 @@ class Rewriter {
       }
     }
     DropNeutral(schema);
+    BoundIntegers(schema);
     MakeNullable(schema, path);
   }
 
@@ -100,9 +108,11 @@ class Rewriter {
     }
     if (IsIn(kSchemaMaps, name)) {
       if (!value.is_object()) throw Invalid(path, "must be an object of schemas");
+      CheckWidth(value, path);
       for (auto& [key, schema] : value.items()) Schema(schema, path + "." + key, depth + 1);
     } else if (IsIn(kSchemaLists, name) || (name == "items" && value.is_array())) {
       if (!value.is_array() || value.empty()) throw Invalid(path, "must be a list of schemas");
+      CheckWidth(value, path);
       for (size_t i = 0; i < value.size(); ++i) {
         Schema(value[i], path + "[" + std::to_string(i) + "]", depth + 1);
       }
@@ -120,6 +130,11 @@ class Rewriter {
     } else if (IsIn(kBounds, name)) {
       Value(value, path);
     }
+  }
+
+  static void CheckWidth(const Json& value, const std::string& path) {
+    if (value.size() <= kMaxWidth) return;
+    throw Unsupported(path, "must have at most " + std::to_string(kMaxWidth) + " schemas");
   }
 
   static void Reference(const Json& value, const std::string& path) {
@@ -170,6 +185,25 @@ class Rewriter {
     }
   }
 
+  // An aimless model would add digits to an unbounded integer until its token limit.
+  static void BoundIntegers(Json& schema) {
+    const auto type = schema.find("type");
+    if (type == schema.end() || *type != Json("integer")) return;
+    for (const char* name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+      const auto bound = schema.find(name);
+      if (bound == schema.end()) continue;
+      const bool is_small = bound->is_number() &&
+                            std::abs(bound->get<double>()) < static_cast<double>(kMaxExactInteger);
+      if (!is_small) return;
+    }
+    if (!schema.contains("minimum") && !schema.contains("exclusiveMinimum")) {
+      schema["minimum"] = 1 - kMaxExactInteger;
+    }
+    if (!schema.contains("maximum") && !schema.contains("exclusiveMaximum")) {
+      schema["maximum"] = kMaxExactInteger - 1;
+    }
+  }
+
   // OpenAPI's keyword: null is allowed besides the type.
   static void MakeNullable(Json& schema, const std::string& path) {
     const auto nullable = schema.find("nullable");
@@ -184,6 +218,8 @@ class Rewriter {
       type->push_back("null");
     }
   }
+
+  int64_t n_schemas_ = 0;
 };
 
 GrammarSource MakeSource(Json schema, const JsonSpacing& spacing) {

@@ -34,17 +34,38 @@ def schema(given):
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": given}}
 
 
-class Structured(Case):
+class Server(Case):
     def setUp(self):
         super().setUp()
         self.server = self.serve()
-        if self.server.request("GET", "/version")[2]["llguidance"] is None:
-            self.skipTest("built without Rust")
+        version = self.server.request("GET", "/version")[2]
+        self.has_rust = version["llguidance"] is not None
+        self.assertEqual("structured_output" in version["features"], self.has_rust)
 
     def refused(self, path, body, param, code):
         status, _, answer = self.server.request("POST", path, body)
         self.assertEqual(status, 400, answer)
         self.assertEqual((answer["error"]["param"], answer["error"]["code"]), (param, code), answer)
+
+
+class WithoutRust(Server):
+    def test_every_constraint_is_refused_and_the_log_says_why(self):
+        if self.has_rust:
+            self.skipTest("built with Rust")
+        self.refused(CHAT, chat(response_format={"type": "json_object"}), "response_format",
+                     "unsupported_parameter")
+        for field, value in (("guided_regex", "a"), ("guided_choice", ["a"]), ("guided_json", {}),
+                             ("guided_grammar", 'start: "a"'), ("json_schema", {})):
+            for path, body in ((CHAT, chat()), (COMPLETIONS, completion())):
+                self.refused(path, dict(body, **{field: value}), field, "unsupported_parameter")
+        self.assertIn("no_structured_output", self.server.log_path.read_text())
+
+
+class Structured(Server):
+    def setUp(self):
+        super().setUp()
+        if not self.has_rust:
+            self.skipTest("built without Rust")
 
     def check_pet(self, text):
         pet = json.loads(text)

@@ -77,6 +77,34 @@ TEST(JsonSchema, AnnotationsUnknownFormatsAndNeutralValuesAreAccepted) {
   }
 }
 
+TEST(JsonSchema, IntegersWithoutBoundsHaveAtMost16Digits) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary = ByteVocabulary();
+  const auto grammar =
+      vocabulary.compiler->Compile(SchemaGrammar(Json::parse(R"({"type": "integer"})"), "s"));
+  std::mt19937 random(9);
+  for (int i = 0; i < 20; ++i) {
+    const auto text = RandomText(vocabulary, *grammar, random);
+    ASSERT_TRUE(text.has_value());
+    EXPECT_LE(text->size(), 17u);
+  }
+}
+
+TEST(JsonSchema, SchemasOfTooManyPartsAreRefused) {
+  Json wide = Json::object();
+  for (int i = 0; i < 1501; ++i) wide["anyOf"].push_back({{"const", i}});
+  Json many = {{"type", "object"}};
+  for (int i = 0; i < 500; ++i) {
+    const Json part = {{"allOf", Json::array_t(9, Json::object())}};
+    many["properties"]["p" + std::to_string(i)] = part;
+  }
+  for (const Json& schema : {wide, many}) {
+    const auto refused = ErrorOf([&] { SchemaGrammar(schema, "s"); });
+    ASSERT_TRUE(refused.has_value());
+    EXPECT_EQ(refused->reason(), "unsupported_schema");
+  }
+}
+
 TEST(JsonSchema, AClientCannotSetTheOptionsOfTheGrammar) {
   const GrammarSource source =
       SchemaGrammar(Json::parse(R"({"x-guidance": {"lenient": true}})"), "s");
