@@ -265,7 +265,8 @@ class Uploads(FilesCase):
             self.assertEqual(response.read(len(piece)), piece)
         self.assertEqual(response.read(), b"")
         connection.close()
-        self.assertLess(peak() - before, 32 << 20)
+        # Buffers of the request threads and pages of the program, a third of the file at most.
+        self.assertLess(peak() - before, 64 << 20)
 
     def test_what_breaks_off_leaves_nothing(self):
         server = self.serve()
