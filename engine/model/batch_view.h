@@ -22,10 +22,10 @@ struct HiddenSum {
 // adapter run through it together, which is faster. Results do not depend on the order, bit for
 // bit.
 struct BatchView {
-  std::span<const TokenId> tokens;              // [rows]
-  std::span<const int32_t> positions;           // [rows]
-  std::span<const AttentionSlice> slices;       // cover the rows in order
-  std::span<const int32_t> logit_rows;          // ascending; only these reach the head
+  std::span<const TokenId> tokens;         // [rows]
+  std::span<const int32_t> positions;      // [rows]
+  std::span<const AttentionSlice> slices;  // cover the rows in order
+  std::span<const int32_t> logit_rows;     // ascending; only these reach the head
   // By slice; null for the base model alone. Empty: no slice has an adapter.
   std::span<const Adapter* const> adapters = {};
   std::span<const HiddenSum> hidden_sums = {};  // ascending, without overlap
