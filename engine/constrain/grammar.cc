@@ -184,7 +184,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::Compile(const GrammarSource& sou
       tandem_grammar_compile(vocabulary_, BytesOf(kind), kind.size(), BytesOf(source.text),
                              source.text.size(), kLimits, message.out());
   if (matcher == nullptr) message.Throw("");
-  const auto grammar = std::make_shared<const Grammar>(matcher);
+  auto grammar = std::make_shared<const Grammar>(matcher);
   Keep(key, grammar);
   return grammar;
 }

@@ -70,6 +70,14 @@ Error Invalid(const std::string& param, const std::string& message) {
       .WithReason("invalid_schema");
 }
 
+// The path of a member: "schema.properties" and "age" make "schema.properties.age".
+std::string Under(const std::string& path, std::string_view name) {
+  std::string out = path;
+  out += '.';
+  out += name;
+  return out;
+}
+
 // Checks a schema and rewrites what llguidance reads differently.
 class Rewriter {
  public:
@@ -85,7 +93,7 @@ class Rewriter {
     }
     // Options of llguidance, which a client must not set.
     schema.erase("x-guidance");
-    for (auto& [name, value] : schema.items()) Keyword(name, value, path + "." + name, depth);
+    for (auto& [name, value] : schema.items()) Keyword(name, value, Under(path, name), depth);
     if (depth > 0 && (schema.contains("$id") || schema.contains("id"))) {
       const char* name = schema.contains("$id") ? "$id" : "id";
       if (schema[name].is_string()) {
@@ -109,7 +117,7 @@ class Rewriter {
     if (IsIn(kSchemaMaps, name)) {
       if (!value.is_object()) throw Invalid(path, "must be an object of schemas");
       CheckWidth(value, path);
-      for (auto& [key, schema] : value.items()) Schema(schema, path + "." + key, depth + 1);
+      for (auto& [key, schema] : value.items()) Schema(schema, Under(path, key), depth + 1);
     } else if (IsIn(kSchemaLists, name) || (name == "items" && value.is_array())) {
       if (!value.is_array() || value.empty()) throw Invalid(path, "must be a list of schemas");
       CheckWidth(value, path);
@@ -160,7 +168,7 @@ class Rewriter {
   // Numbers that a double does not hold would become others.
   static void Value(const Json& value, const std::string& path) {
     if (value.is_structured()) {
-      for (const auto& [key, member] : value.items()) Value(member, path + "." + key);
+      for (const auto& [key, member] : value.items()) Value(member, Under(path, key));
       return;
     }
     if (!value.is_number()) return;

@@ -93,6 +93,15 @@ std::optional<StructuredOutput> ReadResponseFormat(FieldReader& reader) {
   return StructuredOutput{engine::SchemaGrammar(*schema, path + ".schema"), path + ".schema"};
 }
 
+Error TwoKinds(const std::string& first, const std::string& second) {
+  return BadValue(second, "structured_outputs must have only one of " + first + " and " + second);
+}
+
+Error UnknownKind(const std::string& param) {
+  return UnsupportedField(
+      param, param + " is not supported: use json, regex, choice, grammar or json_object");
+}
+
 std::optional<StructuredOutput> ReadStructuredOutputs(FieldReader& reader) {
   const Json* given = reader.Object("structured_outputs");
   if (given == nullptr) return std::nullopt;
@@ -114,14 +123,11 @@ std::optional<StructuredOutput> ReadStructuredOutputs(FieldReader& reader) {
       continue;
     }
     const std::string param = path + "." + kind;
-    if (out) throw BadValue(param, path + " must have only one of " + out->param + " and " + param);
+    if (out) throw TwoKinds(out->param, param);
     out = StructuredOutput{ReadKind(kind, *value, param, spacing), param};
   }
-  for (const std::string& name : members.unknown()) {
-    throw UnsupportedField(
-        path + "." + name,
-        path + "." + name + " is not supported: use json, regex, choice, grammar or json_object");
-  }
+  const std::vector<std::string> unknown = members.unknown();
+  if (!unknown.empty()) throw UnknownKind(path + "." + unknown.front());
   return out;
 }
 
