@@ -6,7 +6,7 @@
 
 namespace tandem::server {
 
-// What the requests of one client have used since the server started.
+// Requests and tokens of one client since the server started.
 struct UsageCounts {
   int64_t requests = 0;  // that passed the check of their key
   int64_t prompt_tokens = 0;

@@ -5,11 +5,12 @@
 
 namespace tandem::server {
 
-// Whose records a request may see: nobody's and those of this client number (ApiKeys::ClientOf).
-// nullopt: all records. 0 owns nothing: a client without a key.
+// The client number of a request (ApiKeys::ClientOf). The request may see the records of that
+// client and records without an owner. nullopt sees all records. 0, a client without a key, owns
+// nothing.
 using Viewer = std::optional<int64_t>;
 
-// Whether that viewer may see a record of that owner; nullopt: nobody's.
+// Whether a viewer may see a record. `owner` is nullopt for a record without an owner.
 inline bool MaySee(const Viewer& viewer, const std::optional<int64_t>& owner) {
   return !viewer || !owner || *viewer == *owner;
 }
