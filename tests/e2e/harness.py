@@ -104,7 +104,18 @@ class Case(unittest.TestCase):
         for server in self.servers:
             if server.process.poll() is None:
                 server.kill()
-        self.directory.cleanup()
+        self.remove_directory()
+
+    def remove_directory(self):
+        """A job of a killed server may write until it notices that the server is gone."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self.directory.cleanup()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
 
     def serve(self, *arguments, **options):
         server = Server(self.path, *arguments, **options)
