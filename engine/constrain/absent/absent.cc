@@ -4,7 +4,7 @@
 
 #include "engine/constrain/binding.h"
 
-// Stands in for llguidance in a build without Rust: every call fails and says so.
+// Replaces llguidance in a build without Rust. Every call fails with a message.
 
 namespace {
 
