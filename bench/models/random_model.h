@@ -10,7 +10,7 @@
 namespace tandem::bench {
 
 // Models with random weights of any shape, as Hugging Face directories, for tests and benchmarks
-// without a real checkpoint. The same spec writes the same bytes on every machine.
+// without a real checkpoint. A spec determines the written bytes, on every machine.
 struct RandomModelSpec {
   engine::ModelConfig config;
   uint64_t seed = 1;

@@ -15,7 +15,7 @@ struct JsonLimits {
   int64_t max_names = std::numeric_limits<int64_t>::max();   // names in one object
   int64_t max_values = std::numeric_limits<int64_t>::max();  // values in the whole text
   // Keeps the digits of integers outside 64 bits (see WideIntegerDigits) in place of the nearest
-  // double. Such a tree is for templates only: nothing else reads these values.
+  // double. Only templates read these values.
   bool keep_wide_integers = false;
 };
 

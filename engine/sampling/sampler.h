@@ -32,8 +32,8 @@ class Sampler {
   Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt);
 
   // The token for `position` of the sequence. `banned` tokens cannot be drawn (end tokens before
-  // min_tokens). `mask` has a bit per token, in words of 32, set for tokens that can be drawn;
-  // empty: every token. -1 when nothing can be drawn: all are excluded, or the logits are NaN.
+  // min_tokens). `mask` has one bit per token, in words of 32: a set bit allows the token. An empty
+  // mask allows all. Returns -1 if no token is allowed, or if the logits are NaN.
   TokenId Sample(std::span<const float> logits, int64_t position, std::span<const TokenId> banned,
                  SamplerScratch& scratch, std::span<const uint32_t> mask = {}) const;
 
