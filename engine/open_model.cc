@@ -7,6 +7,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
+#include "engine/chat/answers/tool_detection.h"
 #include "engine/chat/chat_template.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
@@ -168,6 +169,10 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   if (loaded.tokenizer) {
     if (loaded.bos) loaded.bos_text = loaded.tokenizer->TokenBytes(*loaded.bos);
     if (loaded.eos) loaded.eos_text = loaded.tokenizer->TokenBytes(*loaded.eos);
+    if (loaded.chat_template) {
+      loaded.tool_format =
+          DetectToolFormat(*loaded.chat_template, loaded.bos_text, loaded.eos_text);
+    }
   }
   return loaded;
 }

@@ -17,6 +17,7 @@
 #include "server/app/service_notify.h"
 #include "server/fine_tuning/examine_training_data.h"
 #include "server/handlers/endpoints.h"
+#include "server/handlers/tool_formats.h"
 #include "server/http/allowed_hosts.h"
 #include "server/respond/error_response.h"
 #include "training/observe/roof.h"
@@ -101,6 +102,7 @@ App::App(AppOptions options)
                 return !keys_.requires_key() || keys_.HasAnyKey(request);
               },
           .reasoning_parser = options_.reasoning_parser,
+          .tool_parser = options_.tool_parser,
           .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
           .is_named_model =
@@ -118,6 +120,7 @@ App::App(AppOptions options)
                                                  " is reachable from other machines: set "
                                                  "--api-key, or --insecure to serve without keys");
   }
+  CheckToolParser(options_.tool_parser);
   models_.SetLoader([this](const std::string& name) { LoadCheckpoint(name); });
   http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
   context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +

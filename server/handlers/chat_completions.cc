@@ -1,19 +1,25 @@
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/chat/answers/answer_parser.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
+#include "server/handlers/tool_formats.h"
+#include "server/respond/generation_reply.h"
 #include "server/wire/chat_request.h"
 
 namespace tandem::server {
 namespace {
+
+using engine::ReasoningSplitter;
 
 std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& context,
                                                     const ServedModel& model,
@@ -21,22 +27,53 @@ std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& contex
                                                     const EncodedChat& encoded) {
   const bool is_on = context.reasoning_parser == ReasoningParser::kThink ||
                      (context.reasoning_parser == ReasoningParser::kAuto &&
-                      model.loaded().chat_template->Mentions(kThinkOpen));
+                      model.loaded().chat_template->Mentions(engine::kThinkOpen));
   if (!is_on) return std::nullopt;
   if (!prompt.continue_final_message) {
-    return StateAfterPrompt(engine::JoinPieces(encoded.pieces));
+    return engine::StateAfterPrompt(engine::JoinPieces(encoded.pieces));
   }
-  return StateWithin(prompt.messages->back()["content"].get<std::string>());
+  return engine::StateWithin(prompt.messages->back()["content"].get<std::string>());
 }
 
-// The think marks that are control tokens. They must not be skipped like other control tokens: the
-// reasoning splitter looks for them.
-std::vector<TokenId> SpecialThinkMarks(const ServedModel& model) {
+// How to read the answer; nullopt for an answer that is text only.
+std::optional<engine::AnswerOptions> AnswerOf(const HandlerContext& context,
+                                              const ServedModel& model, const ChatPrompt& prompt,
+                                              const EncodedChat& encoded) {
+  engine::AnswerOptions answer;
+  answer.reasoning = ReasoningOf(context, model, prompt, encoded);
+  const engine::ToolFormat* format = ToolFormatOf(context, model);
+  if (prompt.tools.callable != nullptr) {
+    answer.tools = std::make_shared<const engine::DeclaredTools>(*prompt.tools.callable);
+    if (!prompt.tools.is_parallel) answer.max_calls = 1;
+  }
+  // Harmony has channels even without tools.
+  const bool has_channels = format != nullptr && format->style == engine::CallStyle::kHarmony;
+  if (answer.tools != nullptr || has_channels) answer.format = format;
+  if (!answer.reasoning && answer.format == nullptr) return std::nullopt;
+  const bool is_short = format != nullptr && format->has_short_ids;
+  answer.new_id = [is_short] {
+    return is_short ? NewObjectId("").substr(0, 9) : NewObjectId("call_");
+  };
+  return answer;
+}
+
+// The marks of the answer that are control tokens. They must not be skipped like other control
+// tokens: the parser looks for them.
+std::vector<TokenId> SpecialMarks(const ServedModel& model, engine::AnswerOptions& answer) {
   std::vector<TokenId> out;
   const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
-  for (const std::string_view mark : {kThinkOpen, kThinkClose}) {
+  const auto add = [&](std::string_view mark) {
     const std::optional<TokenId> id = tokenizer.FindToken(mark);
-    if (id && tokenizer.IsSpecial(*id)) out.push_back(*id);
+    const bool is_special = id && tokenizer.IsSpecial(*id);
+    if (is_special) out.push_back(*id);
+    return is_special;
+  };
+  if (answer.reasoning) {
+    for (const std::string_view mark : {engine::kThinkOpen, engine::kThinkClose}) add(mark);
+  }
+  if (answer.format == nullptr) return out;
+  for (const std::string_view mark : engine::MarksOf(*answer.format)) {
+    if (add(mark)) answer.token_marks.emplace_back(mark);
   }
   return out;
 }
@@ -48,6 +85,7 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
   const auto model = context.models.Find(FieldReader(body).RequiredString("model"));
   ChatRequest chat = ParseChatRequest(body, LimitsOf(*model));
 
+  CheckToolFormat(context, *model, chat.prompt.tools);
   EncodedChat encoded = EncodeChat(*model, chat.prompt);
   std::vector<TokenId> prompt = std::move(encoded.ids);
   CheckPromptLength(*model, prompt.size(), "messages");
@@ -56,8 +94,8 @@ void ChatCompletions(const HandlerContext& context, Request request, ResponseWri
       MakeSamplingParams(chat.generation, model->loaded().default_sampling);
   ReplyShape shape = MakeReplyShape(*model, chat.generation, "chatcmpl-", request.id);
   shape.kind = ReplyShape::Kind::kChat;
-  shape.reasoning = ReasoningOf(context, *model, chat.prompt, encoded);
-  if (shape.reasoning) shape.shown_special_tokens = SpecialThinkMarks(*model);
+  shape.answer = AnswerOf(context, *model, chat.prompt, encoded);
+  if (shape.answer) shape.shown_special_tokens = SpecialMarks(*model, *shape.answer);
   shape.top_logprobs = chat.top_logprobs;
   shape.prompts.push_back({prompt, {}});
   engine::GenerationRequest generation =

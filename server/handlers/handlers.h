@@ -63,6 +63,7 @@ struct HandlerContext {
   // Unset: it may.
   std::function<bool(const Request&)> may_see_models = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  std::string tool_parser = "auto";  // auto: by chat template; none; or a row of ToolFormats
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
   std::atomic<FileStore*> files{nullptr};           // set and cleared with `jobs`

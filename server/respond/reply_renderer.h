@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "engine/chat/answers/answer_parser.h"
 #include "engine/engine.h"
 #include "server/http/response_writer.h"
-#include "server/respond/reasoning_splitter.h"
 #include "server/respond/reply_json.h"
 #include "server/respond/reply_shape.h"
 #include "server/wire/logprobs.h"
@@ -41,7 +41,9 @@ class ReplyRenderer {
     bool has_begun = false;
     std::string text;
     std::string reasoning;
-    std::optional<ReasoningSplitter> splitter;
+    std::vector<ToolCall> calls;  // of the body
+    bool ends_with_calls = false;
+    std::optional<engine::AnswerParser> parser;
     std::vector<TokenId> token_ids;  // for the body, or for the next chunk
     std::string chat_logprobs;       // entries, with commas
     CompletionLogprobs completion_logprobs;
@@ -57,8 +59,10 @@ class ReplyRenderer {
   void Handle(size_t prompt_idx, engine::RequestFinished& finished);
   void BeginStream();
   void BeginChoice(size_t prompt_idx, int choice_idx, ChoiceState& choice);
+  engine::AnswerEvents Parse(ChoiceState& choice, engine::TextDelta& delta);
   void Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
-            const ReasoningSplitter::Pieces& pieces);
+            const engine::AnswerEvents& events);
+  static void Keep(ChoiceState& choice, const engine::AnswerEvents& events);
   void CountTokens(ChoiceState& choice, int64_t n_tokens);
   void Complete();
   void ReportEnd(size_t prompt_idx, const engine::RequestFinished& finished) const;
