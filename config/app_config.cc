@@ -46,6 +46,8 @@ const ConfigKey kKeys[] = {
     {.name = "reasoning-parser", .member = &AppConfig::reasoning_parser, .unit = "",
      .effect = "return <think> text separately; auto: by chat template",
      .choices = "auto|think|none"},
+    {.name = "tool-parser", .member = &AppConfig::tool_parser, .unit = "NAME",
+     .effect = "format of tool calls: auto (by chat template), none, or a name"},
     {.name = "threads", .member = &AppConfig::threads, .unit = "threads",
      .effect = "compute threads; 0: one per physical core", .min = 0, .max = 4096},
     {.name = "memory", .member = &AppConfig::memory, .unit = "bytes",

@@ -32,6 +32,7 @@ struct AppConfig {
   int64_t max_model_len = 0;
   std::string chat_template;
   std::string reasoning_parser = "auto";
+  std::string tool_parser = "auto";
   int64_t threads = 0;
   Bytes memory;
   Bytes cache_size{int64_t{64} << 30};

@@ -7,6 +7,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
+#include "engine/chat/answers/tool_detection.h"
 #include "engine/chat/chat_template.h"
 #include "engine/constrain/grammar.h"
 #include "engine/engine.h"
@@ -176,6 +177,10 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   if (loaded.tokenizer) {
     if (loaded.bos) loaded.bos_text = loaded.tokenizer->TokenBytes(*loaded.bos);
     if (loaded.eos) loaded.eos_text = loaded.tokenizer->TokenBytes(*loaded.eos);
+    if (loaded.chat_template) {
+      loaded.tool_format =
+          DetectToolFormat(*loaded.chat_template, loaded.bos_text, loaded.eos_text);
+    }
   }
   loaded.grammars = std::make_shared<const GrammarCompiler>(loaded.tokenizer, loaded.end_tokens,
                                                             loaded.vocab_size);

@@ -96,6 +96,9 @@ struct TextDelta {
   std::string text;                    // valid UTF-8; possible stop strings are held back
   std::vector<TokenId> token_ids;      // the tokens of this delta, end token included
   std::vector<TokenLogprob> logprobs;  // one per token_id when requested
+  // Ends of the text of control tokens, as offsets in `text`, ascending. A mark that a model writes
+  // as a control token differs from the same letters in this alone.
+  std::vector<size_t> token_ends = {};
 };
 
 struct Usage {

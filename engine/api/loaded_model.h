@@ -17,6 +17,7 @@ class ChatTemplate;
 class GrammarCompiler;
 class Model;
 class Tokenizer;
+struct ToolFormat;
 
 // All parts of a model directory that serving needs. Immutable; shared.
 struct LoadedModel {
@@ -24,6 +25,7 @@ struct LoadedModel {
   std::shared_ptr<const Tokenizer> tokenizer;         // null: token ids only
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requires --chat-template
   std::string chat_template_error;  // why the model's own template is unusable; empty if usable
+  const ToolFormat* tool_format = nullptr;  // how the template writes tool calls; null: it does not
   std::optional<TokenId> bos;
   std::optional<TokenId> eos;
   std::string bos_text;  // as chat templates expect them

@@ -119,6 +119,7 @@ std::optional<TextDelta> ChoiceOutput::TakeDelta() {
   } else if (n_tokens > 0) {
     n_bytes = static_cast<size_t>(waiting_[n_tokens - 1].text_end - shown_);
   }
+  const int64_t first = shown_;
   shown_ += static_cast<int64_t>(n_bytes);
   if (n_bytes == 0 && n_tokens == 0) return std::nullopt;
   TextDelta delta;
@@ -126,7 +127,13 @@ std::optional<TextDelta> ChoiceOutput::TakeDelta() {
   delta.text = text_.substr(0, n_bytes);
   text_.erase(0, n_bytes);
   for (size_t i = 0; i < n_tokens; ++i) {
-    delta.token_ids.push_back(waiting_[i].token);
+    const TokenId token = waiting_[i].token;
+    delta.token_ids.push_back(token);
+    const auto end = static_cast<size_t>(waiting_[i].text_end - first);
+    if (options_.tokenizer != nullptr && options_.tokenizer->IsSpecial(token) && AddsText(token) &&
+        end <= n_bytes) {
+      delta.token_ends.push_back(end);
+    }
     if (options_.with_logprobs) delta.logprobs.push_back(std::move(waiting_[i].logprob));
   }
   waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(n_tokens));

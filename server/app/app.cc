@@ -17,6 +17,7 @@
 #include "server/app/service_notify.h"
 #include "server/fine_tuning/examine_training_data.h"
 #include "server/handlers/endpoints.h"
+#include "server/handlers/tool_formats.h"
 #include "server/http/allowed_hosts.h"
 #include "server/respond/error_response.h"
 #include "training/observe/roof.h"
@@ -110,6 +111,7 @@ App::App(AppOptions options)
                 return keys_.HasAdminScope(request) || keys_.HasMetricsKey(request);
               },
           .reasoning_parser = options_.reasoning_parser,
+          .tool_parser = options_.tool_parser,
           .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
           .is_named_model =
@@ -130,6 +132,7 @@ App::App(AppOptions options)
                     "--api-key, create a key with 'tandem keys create', or "
                     "set --insecure to serve without keys");
   }
+  CheckToolParser(options_.tool_parser);
   models_.SetLoader(
       [this](const std::string& name, const Viewer& viewer) { LoadCheckpoint(name, viewer); });
   http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());

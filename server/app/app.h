@@ -62,6 +62,7 @@ struct AppOptions {
   // Clock of rate limits, `/health` and `/metrics`.
   std::function<std::chrono::steady_clock::time_point()> clock = std::chrono::steady_clock::now;
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  std::string tool_parser = "auto";  // as in HandlerContext
   // Directory of uploaded files, jobs and their results; empty: no files and no jobs. If another
   // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;

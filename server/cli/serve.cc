@@ -127,6 +127,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.reasoning_parser = config.reasoning_parser == "think"  ? ReasoningParser::kThink
                              : config.reasoning_parser == "none" ? ReasoningParser::kNone
                                                                  : ReasoningParser::kAuto;
+  options.tool_parser = config.tool_parser;
   options.drain_timeout = Milliseconds(config.drain_timeout);
   options.request_timeout = Milliseconds(config.request_timeout);
   options.queue_timeout = Milliseconds(config.queue_timeout);

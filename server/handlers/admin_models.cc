@@ -7,6 +7,7 @@
 #include "engine/base/memory_ledger.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
+#include "server/handlers/tool_formats.h"
 #include "server/models/model_host.h"
 #include "server/models/model_object.h"
 #include "server/wire/field_reader.h"
@@ -116,6 +117,8 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     entry["max_model_len"] = model->loaded().max_model_len;
     entry["memory_bytes"] = memory.total();
     entry["memory"] = MemoryJson(memory);
+    const engine::ToolFormat* format = ToolFormatOf(context, *model);
+    entry["tool_parser"] = format != nullptr ? Json(format->name) : Json();
     entry["adapters"] = std::move(adapters);
     entry["running"] = stats.requests_running;
     entry["waiting"] = stats.requests_waiting;

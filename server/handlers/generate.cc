@@ -89,7 +89,7 @@ void Constrain(const ServedModel& model, const GenerationFields& fields,
     request.continues_text = true;
   }
   // The whole answer is the constrained text, even if the prompt has opened a block of reasoning.
-  shape.reasoning = std::nullopt;
+  shape.answer = std::nullopt;
 }
 
 namespace {
@@ -212,7 +212,8 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
 
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
-              const Request& request, const ResponseWriter& writer) {
+              const Request& request, const ResponseWriter& writer,
+              const MakeRenderer& make_renderer) {
   shape.begins_late = context.queue_timeout.count() > 0;
   shape.keeps_alive = model;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -220,7 +221,8 @@ void Generate(const HandlerContext& context, const std::shared_ptr<const ServedM
   }
   const auto make_reply = [&](std::function<void(std::string_view)> on_prompt_end) {
     shape.on_prompt_end = std::move(on_prompt_end);
-    return GenerationReply::Create(std::move(shape), writer);
+    if (!make_renderer) return GenerationReply::Create(std::move(shape), writer);
+    return GenerationReply::Create(make_renderer(std::move(shape), writer), writer);
   };
   Run(context, model, std::move(requests), make_reply, request, writer);
 }

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
 #include "server/handlers/handlers.h"
+#include "server/respond/event_renderer.h"
 #include "server/respond/generation_reply.h"
 #include "server/respond/vector_renderer.h"
 #include "server/wire/generation_fields.h"
@@ -32,9 +34,13 @@ void Constrain(const ServedModel& model, const GenerationFields& fields,
 // Charges the request to its key, submits one engine request per prompt (in the order of
 // shape.prompts) and responds through `writer`. Submits all or none: a refusal is thrown before any
 // of them runs. A disconnect cancels them; a slow client pauses them.
+// `make_renderer` turns the completed shape into the writer of the answer; unset: ReplyRenderer.
+using MakeRenderer =
+    std::function<std::unique_ptr<EventRenderer>(ReplyShape shape, const ResponseWriter& writer)>;
 void Generate(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,
               std::vector<engine::GenerationRequest> requests, ReplyShape shape,
-              const Request& request, const ResponseWriter& writer);
+              const Request& request, const ResponseWriter& writer,
+              const MakeRenderer& make_renderer = {});
 
 // As Generate, for requests with `pooling` or `next_tokens`, one per prompt of `answer`.
 void Embed(const HandlerContext& context, const std::shared_ptr<const ServedModel>& model,

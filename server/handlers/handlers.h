@@ -71,6 +71,7 @@ struct HandlerContext {
   // As may_see_models, for the names of API keys. Unset: it may not.
   std::function<bool(const Request&)> may_see_keys = {};
   ReasoningParser reasoning_parser = ReasoningParser::kAuto;
+  std::string tool_parser = "auto";  // auto: by chat template; none; or a row of ToolFormats
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
   std::atomic<FileStore*> files{nullptr};           // set and cleared with `jobs`

@@ -5,12 +5,12 @@
 #include <optional>
 
 #include "engine/base/attempt.h"
+#include "engine/chat/answers/reasoning_splitter.h"
 #include "engine/generate.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/text_budget.h"
 #include "server/handlers/token_list.h"
 #include "server/respond/generation_reply.h"
-#include "server/respond/reasoning_splitter.h"
 #include "server/wire/field_reader.h"
 #include "training/data/sample_encoder.h"
 #include "training/spec/spec.h"
@@ -22,8 +22,12 @@ namespace {
 // /tokenize, 32 MiB, is parsed, rendered and tokenised too.
 constexpr int64_t kMostTrainedText = 128 << 20;
 
+using engine::kThinkClose;
+using engine::kThinkOpen;
+using engine::ReasoningSplitter;
 using engine::RenderedPiece;
 using engine::SpecialTokens;
+using engine::StateAfterPrompt;
 using engine::Tokenizer;
 
 const Tokenizer& RequireTokenizer(const ServedModel& model) {
@@ -138,6 +142,7 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
   RequireTemplate(model);
   engine::RenderInput render;
   render.messages = prompt.messages.get();
+  render.tools = prompt.tools.tools.get();
   render.extra = prompt.template_kwargs.get();
   render.add_generation_prompt = prompt.add_generation_prompt;
   render.bos_token = loaded.bos_text;

@@ -9,6 +9,7 @@
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
 #include "server/handlers/token_list.h"
+#include "server/handlers/tool_formats.h"
 #include "server/wire/json_text.h"
 #include "server/wire/tokenize_request.h"
 
@@ -41,6 +42,7 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
       context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
   const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
 
+  CheckToolFormat(context, *model, render.chat.tools);
   std::vector<TrainedChat> samples;
   if (render.train) {
     samples = EncodeTrainedChat(*model, render.chat, [&] { return writer.is_over(); });

@@ -9,6 +9,7 @@
 #include "server/handlers/handlers.h"
 #include "server/handlers/prompt.h"
 #include "server/handlers/token_list.h"
+#include "server/handlers/tool_formats.h"
 #include "server/wire/json_text.h"
 #include "server/wire/logprobs.h"
 #include "server/wire/tokenize_request.h"
@@ -27,6 +28,7 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
       context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
   const TokenizeRequest tokenize = ParseTokenizeRequest(body, LimitsOf(*model));
 
+  if (tokenize.chat) CheckToolFormat(context, *model, tokenize.chat->tools);
   const std::vector<TokenId> ids =
       tokenize.chat ? EncodeChat(*model, *tokenize.chat).ids
                     : EncodeText(*model, *tokenize.prompt, tokenize.plain_prompt);

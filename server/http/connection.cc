@@ -377,7 +377,8 @@ void Connection::ArmPingTimer() {
   Arm(ping_timer_, wait, [](Connection& self) {
     if (!self.active_ || !self.active_->is_stream()) return;
     const auto silent = std::chrono::steady_clock::now() - self.active_->last_stream_write();
-    if (silent >= self.shared_->options.ping_interval && self.output_.empty()) {
+    if (silent >= self.shared_->options.ping_interval && self.output_.empty() &&
+        !self.active_->channel()->RequestPing()) {
       self.active_->SendStreamBytes(SseComment("ping"), self.output_);
     }
     self.ArmPingTimer();

@@ -151,6 +151,23 @@ void ResponseChannel::OnBackpressure(std::function<void(bool)> callback) {
   if (phase_ != Phase::kFinished) on_backpressure_ = std::move(callback);
 }
 
+void ResponseChannel::OnSilence(std::function<void()> callback) {
+  std::function<void()> replaced;  // destroyed outside the lock
+  const std::lock_guard lock(mutex_);
+  if (phase_ != Phase::kFinished) replaced = std::exchange(on_silence_, std::move(callback));
+}
+
+bool ResponseChannel::RequestPing() {
+  std::function<void()> callback;
+  {
+    const std::lock_guard lock(mutex_);
+    callback = on_silence_;
+  }
+  if (!callback) return false;
+  Post(std::move(callback));
+  return true;
+}
+
 // Without one of its tasks an answer would be wrong or never end, so out of memory gives it up.
 void ResponseChannel::Post(std::function<void()> task) {
   const bool is_posted = HasMemoryFor([&] {

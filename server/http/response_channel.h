@@ -61,6 +61,10 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // Called with true when more than the bound is unsent, and with false at half of the bound.
   void OnBackpressure(std::function<void(bool paused)> callback);
 
+  // Called on the answer thread when the stream has been silent for the ping interval. Must not own
+  // the writer.
+  void OnSilence(std::function<void()> callback);
+
   // Runs a task on the answer thread, so that shaping an answer costs the engine and the io thread
   // nothing. Tasks run in order, and are dropped once the client has left. An exception of a task
   // becomes the answer.
@@ -76,6 +80,8 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   // ---- connection ----
   Output Take();
   void Sent(size_t body_bytes);  // bytes of Take that were sent
+  // Returns false if the producer has no pings of its own; else its next one arrives soon.
+  bool RequestPing();
   void Disconnect();
   // Ends the answer because the server is stopping, and notifies the producer through OnDisconnect.
   // It sends `response`, or `error_events` at the end of a begun stream. A stream of known length
@@ -116,6 +122,7 @@ class ResponseChannel : public std::enable_shared_from_this<ResponseChannel> {
   bool owes_wake_ = false;  // a signal is due; only while runs_tasks_
   std::function<void()> on_disconnect_;
   std::function<void(bool)> on_backpressure_;
+  std::function<void()> on_silence_;
 };
 
 }  // namespace tandem::server

@@ -108,6 +108,10 @@ BodyStream ResponseWriter::StartBody(Response head, int64_t n_bytes) const {
   return BodyStream(EventStream(guard_));
 }
 
+void ResponseWriter::OnSilence(std::function<void()> send_ping) const {
+  guard_->channel->OnSilence(std::move(send_ping));
+}
+
 void ResponseWriter::Post(std::function<void()> task) const {
   guard_->channel->Post(std::move(task));
 }

@@ -82,6 +82,10 @@ class ResponseWriter {
   // Sends the head of a body of `n_bytes`. REQUIRES: n_bytes > 0.
   BodyStream StartBody(Response head, int64_t n_bytes) const;
 
+  // Runs `send_ping` on the answer thread when a stream was silent for the server's ping interval.
+  // Unset: the stream gets a comment line. `send_ping` must not own the writer.
+  void OnSilence(std::function<void()> send_ping) const;
+
   // Runs a task on the answer thread, in order; drops it once the client has left.
   void Post(std::function<void()> task) const;
 

@@ -14,6 +14,9 @@ class EventRenderer {
   // See GenerationReply::Begin.
   virtual void Begin(std::function<void()> cancel, std::function<void(bool)> set_paused) = 0;
   virtual void On(size_t prompt_idx, engine::GenerationEvent event) = 0;
+  // Whether a silent stream gets pings from SendPing instead of comment lines. Constant.
+  virtual bool has_pings() const { return false; }
+  virtual void SendPing() {}
 };
 
 }  // namespace tandem::server

@@ -3,6 +3,7 @@
 #include <random>
 #include <string_view>
 
+#include "server/respond/event_renderer.h"
 #include "server/respond/reply_renderer.h"
 
 namespace tandem::server {
@@ -56,6 +57,11 @@ void GenerationReply::Queue(size_t prompt_idx, GenerationEvent event) {
 }
 
 void GenerationReply::Begin(std::function<void()> cancel, std::function<void(bool)> set_paused) {
+  if (renderer_->has_pings()) {
+    writer_.OnSilence([weak = weak_from_this()] {
+      if (const auto self = weak.lock()) self->renderer_->SendPing();
+    });
+  }
   writer_.Post([self = shared_from_this(), cancel = std::move(cancel),
                 set_paused = std::move(set_paused)]() mutable {
     self->renderer_->Begin(std::move(cancel), std::move(set_paused));

@@ -45,9 +45,12 @@ void ReplyJson::AppendText(std::string& out, std::string_view text) const {
   if (IsChat(shape_)) out.push_back('}');
 }
 
-void ReplyJson::AppendFinish(std::string& out, const engine::ChoiceFinished& finished) const {
-  out += finished.reason == engine::ChoiceFinished::Reason::kStop ? R"(,"finish_reason":"stop")"
-                                                                  : R"(,"finish_reason":"length")";
+void ReplyJson::AppendFinish(std::string& out, const engine::ChoiceFinished& finished,
+                             bool with_calls) const {
+  out += R"(,"finish_reason":)";
+  out += finished.reason == engine::ChoiceFinished::Reason::kLength ? R"("length")"
+         : with_calls                                               ? R"("tool_calls")"
+                                                                    : R"("stop")";
   out += R"(,"stop_reason":)";
   const auto& asked = shape_.asked_end_tokens;
   if (!finished.stop_string.empty()) {
@@ -93,13 +96,66 @@ void AppendReasoning(std::string& out, std::string_view reasoning) {
   AppendJsonString(out, reasoning);
 }
 
-void AppendMessage(std::string& out, std::string_view content, std::string_view reasoning) {
+void AppendReasoningDelta(std::string& out, std::string_view reasoning) {
+  out += R"(,"delta":{)";
+  AppendReasoning(out, reasoning);
+  out.push_back('}');
+}
+
+namespace {
+
+// The members of a call from `id` on, with the braces open.
+void AppendCallHead(std::string& out, std::string_view id, std::string_view name) {
+  out += R"("id":)";
+  AppendJsonString(out, id);
+  out += R"(,"type":"function","function":{"name":)";
+  AppendJsonString(out, name);
+  out += R"(,"arguments":)";
+}
+
+void AppendDeltaIndex(std::string& out, int index) {
+  out += R"(,"delta":{"tool_calls":[{"index":)";
+  AppendJsonInt(out, index);
+  out.push_back(',');
+}
+
+}  // namespace
+
+void AppendCallBegin(std::string& out, const engine::CallBegin& call) {
+  AppendDeltaIndex(out, call.index);
+  AppendCallHead(out, call.id, call.name);
+  out += R"(""}}]})";
+}
+
+void AppendCallArguments(std::string& out, const engine::CallArguments& arguments) {
+  AppendDeltaIndex(out, arguments.index);
+  out += R"("function":{"arguments":)";
+  AppendJsonString(out, arguments.text);
+  out += "}}]}";
+}
+
+void AppendMessage(std::string& out, std::string_view content, std::string_view reasoning,
+                   std::span<const ToolCall> calls) {
   out += R"(,"message":{"role":"assistant","content":)";
-  AppendJsonString(out, content);
+  if (content.empty() && !calls.empty()) {
+    out += "null";
+  } else {
+    AppendJsonString(out, content);
+  }
   out += R"(,"refusal":null)";
   if (!reasoning.empty()) {
     out.push_back(',');
     AppendReasoning(out, reasoning);
+  }
+  if (!calls.empty()) {
+    out += R"(,"tool_calls":[)";
+    for (const ToolCall& call : calls) {
+      out += &call == calls.data() ? "{" : ",{";
+      AppendCallHead(out, call.id, call.name);
+      AppendJsonString(out, call.arguments);
+      out += "}}";
+    }
+    out.push_back(']');
   }
   out.push_back('}');
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "engine/chat/answers/answer_events.h"
 #include "engine/engine.h"
 #include "server/respond/reply_shape.h"
 #include "server/wire/logprobs.h"
@@ -35,7 +36,9 @@ class ReplyJson {
   void AppendIndex(std::string& out, size_t prompt_idx, int choice) const;
   // The text of a chunk, or of a completion's body.
   void AppendText(std::string& out, std::string_view text) const;
-  void AppendFinish(std::string& out, const engine::ChoiceFinished& finished) const;
+  // `with_calls`: the choice ends with tool calls, unless the token limit ended it.
+  void AppendFinish(std::string& out, const engine::ChoiceFinished& finished,
+                    bool with_calls) const;
   // Prompt ids and scores: once per choice in completions, once per answer in chat.
   void AppendPromptExtras(std::string& out, size_t prompt_idx,
                           std::span<const engine::TokenLogprob> scores) const;
@@ -49,7 +52,21 @@ class ReplyJson {
 // Appends the members `reasoning_content` and `reasoning`: clients read one or the other.
 void AppendReasoning(std::string& out, std::string_view reasoning);
 void AppendUsage(std::string& out, const ReplyUsage& usage);
-// Appends the message of a chat's body.
-void AppendMessage(std::string& out, std::string_view content, std::string_view reasoning);
+
+// A tool call of a body.
+struct ToolCall {
+  int index = 0;  // of the engine's events
+  std::string id;
+  std::string name;
+  std::string arguments;
+};
+
+// Appends the message of a chat's body. The content is null if there are calls and no text.
+void AppendMessage(std::string& out, std::string_view content, std::string_view reasoning,
+                   std::span<const ToolCall> calls);
+// Appends the `delta` of a chunk.
+void AppendReasoningDelta(std::string& out, std::string_view reasoning);
+void AppendCallBegin(std::string& out, const engine::CallBegin& call);
+void AppendCallArguments(std::string& out, const engine::CallArguments& arguments);
 
 }  // namespace tandem::server

@@ -1,7 +1,9 @@
 #include "server/respond/reply_renderer.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <utility>
+#include <variant>
 
 #include "server/respond/error_response.h"
 #include "server/wire/json_text.h"
@@ -15,6 +17,18 @@ using engine::RequestFinished;
 using engine::TextDelta;
 using engine::TokenLogprob;
 
+namespace {
+
+// Whether a stream has a chunk for the event. The end of a call shows only in the finish reason.
+bool IsShown(const engine::AnswerEvent& event) {
+  return std::holds_alternative<engine::TextPart>(event) ||
+         std::holds_alternative<engine::ReasoningPart>(event) ||
+         std::holds_alternative<engine::CallBegin>(event) ||
+         std::holds_alternative<engine::CallArguments>(event);
+}
+
+}  // namespace
+
 ReplyRenderer::ReplyRenderer(ReplyShape shape, ResponseWriter writer)
     : shape_(std::move(shape)),
       writer_(std::move(writer)),
@@ -26,8 +40,7 @@ ReplyRenderer::ReplyRenderer(ReplyShape shape, ResponseWriter writer)
   }
   choices_.reserve(shape_.prompts.size() * static_cast<size_t>(shape_.n_candidates));
   for (size_t i = 0; i < choices_.capacity(); ++i) {
-    choices_.emplace_back(json_.names(), shape_.top_logprobs);
-    if (shape_.reasoning) choices_.back().splitter.emplace(*shape_.reasoning);
+    choices_.emplace_back(shape_.answer, json_.names(), shape_.top_logprobs);
   }
 }
 
@@ -59,12 +72,14 @@ void ReplyRenderer::ReportEnd(size_t prompt_idx, const RequestFinished& finished
   if (finished.outcome != RequestFinished::Outcome::kCompleted) {
     return shape_.on_prompt_end("error");
   }
-  bool was_cut = false;
+  bool was_cut = false, has_calls = false;
   for (int i = 0; i < shape_.n_candidates; ++i) {
-    const auto& end = choices_[StateIndex(prompt_idx, i)].finished;
+    const ChoiceState& choice = choices_[StateIndex(prompt_idx, i)];
+    const auto& end = choice.finished;
+    has_calls = has_calls || choice.ends_with_calls;
     was_cut = was_cut || (end && end->reason == ChoiceFinished::Reason::kLength);
   }
-  shape_.on_prompt_end(was_cut ? "length" : "stop");
+  shape_.on_prompt_end(was_cut ? "length" : has_calls ? "tool_calls" : "stop");
 }
 
 size_t ReplyRenderer::StateIndex(size_t prompt_idx, int choice) const {
@@ -103,44 +118,61 @@ void ReplyRenderer::Handle(size_t prompt_idx, TextDelta& delta) {
   if (shape_.return_token_ids) {
     choice.token_ids.insert(choice.token_ids.end(), delta.token_ids.begin(), delta.token_ids.end());
   }
-  ReasoningSplitter::Pieces pieces;
-  if (choice.splitter) {
-    const bool was_thinking = choice.splitter->state() == ReasoningSplitter::State::kThinking;
-    pieces = choice.splitter->Push(delta.text);
-    // The mark that ends a thought does not count as reasoning.
-    if (was_thinking && choice.splitter->state() == ReasoningSplitter::State::kThinking) {
-      usage_.reasoning_tokens += static_cast<int64_t>(delta.token_ids.size());
-    }
-  } else {
-    pieces.content = std::move(delta.text);
-  }
-  Show(prompt_idx, delta.choice, choice, pieces);
+  const int64_t n_reasoning = choice.reader.reasoning_tokens();
+  const engine::AnswerEvents events = choice.reader.Read(delta);
+  usage_.reasoning_tokens += choice.reader.reasoning_tokens() - n_reasoning;
+  Show(prompt_idx, delta.choice, choice, events);
 }
 
-// Keeps text for the body, or sends it with its tokens. While the splitter holds text back, the
-// tokens of that text wait too.
+// Collects the parts of a body.
+void ReplyRenderer::Keep(ChoiceState& choice, const engine::AnswerEvents& events) {
+  for (const engine::AnswerEvent& event : events) {
+    if (const auto* text = std::get_if<engine::TextPart>(&event)) {
+      choice.text += text->text;
+    } else if (const auto* thought = std::get_if<engine::ReasoningPart>(&event)) {
+      choice.reasoning += thought->text;
+    } else if (const auto* begin = std::get_if<engine::CallBegin>(&event)) {
+      choice.calls.push_back({begin->index, begin->id, begin->name, {}});
+    } else if (const auto* arguments = std::get_if<engine::CallArguments>(&event)) {
+      choice.calls.back().arguments += arguments->text;
+    } else if (const auto* dropped = std::get_if<engine::CallDropped>(&event)) {
+      choice.calls.pop_back();
+      choice.text += dropped->written;
+    }
+  }
+}
+
+// Keeps the parts for the body, or sends them with their tokens. While the parser holds text back,
+// the tokens of that text wait too. The tokens of a delta go with its last chunk.
 void ReplyRenderer::Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
-                         const ReasoningSplitter::Pieces& pieces) {
-  if (!stream_) {
-    choice.text += pieces.content;
-    choice.reasoning += pieces.reasoning;
-    return;
+                         const engine::AnswerEvents& events) {
+  for (const engine::AnswerEvent& event : events) {
+    const auto* finish = std::get_if<engine::AnswerFinish>(&event);
+    if (finish != nullptr) choice.ends_with_calls = finish->has_calls;
   }
-  const bool has_text = !pieces.reasoning.empty() || !pieces.content.empty();
-  if (!has_text && choice.splitter && choice.splitter->holds()) return;
-  if (!has_text && !has_waiting_logprobs(choice) && choice.token_ids.empty()) return;
-  if (!pieces.reasoning.empty()) {
+  if (!stream_) return Keep(choice, events);
+  const auto n_chunks = std::count_if(events.begin(), events.end(), IsShown);
+  if (n_chunks == 0) {
+    if (choice.reader.holds()) return;
+    if (!has_waiting_logprobs(choice) && choice.token_ids.empty()) return;
     BeginChunk(prompt_idx, choice_idx);
-    out_ += R"(,"delta":{)";
-    AppendReasoning(out_, pieces.reasoning);
-    out_.push_back('}');
-    // The tokens of a delta that ends a thought go with the content after it.
-    FinishTextChunk(choice, pieces.content.empty());
+    json_.AppendText(out_, {});
+    return FinishTextChunk(choice, true);
   }
-  if (!pieces.content.empty() || pieces.reasoning.empty()) {
+  std::ptrdiff_t n_sent = 0;
+  for (const engine::AnswerEvent& event : events) {
+    if (!IsShown(event)) continue;
     BeginChunk(prompt_idx, choice_idx);
-    json_.AppendText(out_, pieces.content);
-    FinishTextChunk(choice, true);
+    if (const auto* text = std::get_if<engine::TextPart>(&event)) {
+      json_.AppendText(out_, text->text);
+    } else if (const auto* thought = std::get_if<engine::ReasoningPart>(&event)) {
+      AppendReasoningDelta(out_, thought->text);
+    } else if (const auto* begin = std::get_if<engine::CallBegin>(&event)) {
+      AppendCallBegin(out_, *begin);
+    } else {
+      AppendCallArguments(out_, std::get<engine::CallArguments>(event));
+    }
+    FinishTextChunk(choice, ++n_sent == n_chunks);
   }
 }
 
@@ -166,11 +198,12 @@ void ReplyRenderer::Handle(size_t prompt_idx, ChoiceFinished& finished) {
   CountTokens(choice, finished.usage.completion_tokens);
   if (finished.choice == 0) usage_.cached_tokens += finished.usage.cached_tokens;
   choice.finished = finished;
-  if (choice.splitter) Show(prompt_idx, finished.choice, choice, choice.splitter->Flush());
+  const bool was_cut = finished.reason == ChoiceFinished::Reason::kLength;
+  Show(prompt_idx, finished.choice, choice, choice.reader.Finish(was_cut));
   if (!stream_) return;
   BeginChunk(prompt_idx, finished.choice);
   out_ += is_chat() ? R"(,"delta":{},"logprobs":null)" : R"(,"text":"","logprobs":null)";
-  json_.AppendFinish(out_, finished);
+  json_.AppendFinish(out_, finished, choice.ends_with_calls);
   SendChunk();
 }
 
@@ -303,7 +336,7 @@ void ReplyRenderer::AppendBodyChoice(size_t prompt_idx, int rank, int candidate)
   ChoiceState& choice = choices_[StateIndex(prompt_idx, candidate)];
   json_.AppendIndex(out_, prompt_idx, rank);
   if (is_chat()) {
-    AppendMessage(out_, choice.text, choice.reasoning);
+    AppendMessage(out_, choice.text, choice.reasoning, choice.calls);
   } else {
     json_.AppendText(out_, choice.text);
   }
@@ -314,7 +347,7 @@ void ReplyRenderer::AppendBodyChoice(size_t prompt_idx, int rank, int candidate)
   } else {
     out_ += "null";
   }
-  json_.AppendFinish(out_, choice.finished.value_or(ChoiceFinished{}));
+  json_.AppendFinish(out_, choice.finished.value_or(ChoiceFinished{}), choice.ends_with_calls);
   if (shape_.return_token_ids) {
     out_ += R"(,"token_ids":)";
     AppendJsonInts(out_, choice.token_ids);

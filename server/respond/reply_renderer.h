@@ -9,8 +9,8 @@
 
 #include "engine/engine.h"
 #include "server/http/response_writer.h"
+#include "server/respond/choice_reader.h"
 #include "server/respond/event_renderer.h"
-#include "server/respond/reasoning_splitter.h"
 #include "server/respond/reply_json.h"
 #include "server/respond/reply_shape.h"
 #include "server/wire/logprobs.h"
@@ -36,13 +36,16 @@ class ReplyRenderer final : public EventRenderer {
     bool has_sent_extras = false;
   };
   struct ChoiceState {
-    ChoiceState(const TokenNames& names, int top_logprobs)
-        : completion_logprobs(names, top_logprobs) {}
+    ChoiceState(const std::optional<engine::AnswerOptions>& answer, const TokenNames& names,
+                int top_logprobs)
+        : reader(answer), completion_logprobs(names, top_logprobs) {}
 
     bool has_begun = false;
     std::string text;
     std::string reasoning;
-    std::optional<ReasoningSplitter> splitter;
+    std::vector<ToolCall> calls;  // of the body
+    bool ends_with_calls = false;
+    ChoiceReader reader;
     std::vector<TokenId> token_ids;  // for the body, or for the next chunk
     std::string chat_logprobs;       // entries, with commas
     CompletionLogprobs completion_logprobs;
@@ -62,7 +65,8 @@ class ReplyRenderer final : public EventRenderer {
   void BeginStream();
   void BeginChoice(size_t prompt_idx, int choice_idx, ChoiceState& choice);
   void Show(size_t prompt_idx, int choice_idx, ChoiceState& choice,
-            const ReasoningSplitter::Pieces& pieces);
+            const engine::AnswerEvents& events);
+  static void Keep(ChoiceState& choice, const engine::AnswerEvents& events);
   void CountTokens(ChoiceState& choice, int64_t n_tokens);
   void Complete();
   void ReportEnd(size_t prompt_idx, const engine::RequestFinished& finished) const;

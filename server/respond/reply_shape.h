@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
-#include "server/respond/reasoning_splitter.h"
+#include "engine/chat/answers/answer_parser.h"
 
 namespace tandem::engine {
 class Tokenizer;
@@ -44,11 +44,10 @@ struct ReplyShape {
   std::vector<TokenId> shown_special_tokens;  // exceptions to skip_special_tokens
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
-  std::optional<ReasoningSplitter::State> reasoning;  // set: the answer separates thoughts from
-                                                      // content
-  std::vector<TokenId> end_tokens;                    // all tokens that end a choice
-  std::vector<TokenId> asked_end_tokens;              // subset of end_tokens: the request's
-                                                      // stop_token_ids
+  // Set: a chat whose answer may have thoughts or tool calls besides its content.
+  std::optional<engine::AnswerOptions> answer;
+  std::vector<TokenId> end_tokens;        // all tokens that end a choice
+  std::vector<TokenId> asked_end_tokens;  // subset of end_tokens: the request's stop_token_ids
   // The head of a stream waits for the first event, so that a request refused while queued still
   // gets its own status.
   bool begins_late = false;

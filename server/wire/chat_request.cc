@@ -26,16 +26,9 @@ std::shared_ptr<const Json> ParseMessages(const Json& messages, const ModelLimit
 }
 
 void RefuseTools(FieldReader& reader) {
-  const Json* tools = reader.Array("tools");
-  if (tools != nullptr && !tools->empty()) {
-    throw UnsupportedField("tools", "tools is not supported by this version: leave it out");
+  if (ReadToolFields(reader).tools != nullptr) {
+    throw UnsupportedField("tools", "tools is not supported with train: true: leave it out");
   }
-  if (const Json* choice = reader.Any("tool_choice")) {
-    if (!engine::IsString(*choice, "none") && !engine::IsString(*choice, "auto")) {
-      throw BadValue("tool_choice", "tool_choice must be none or auto without tools");
-    }
-  }
-  reader.Bool("parallel_tool_calls");
 }
 
 std::shared_ptr<const Json> ReadTemplateKwargs(FieldReader& reader) {
@@ -104,7 +97,7 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   if (logprobs) request.top_logprobs = static_cast<int>(top_logprobs.value_or(0));
   ReadPromptLogprobs(reader, request.generation);
   request.generation.structured = ReadStructuredOutput(reader);
-  RefuseTools(reader);
+  request.prompt.tools = ReadToolFields(reader);
   ReadStreamFields(reader, request.generation);
   ReadTemplateFields(reader, request.prompt);
   ReadOutputFields(reader, request.generation);

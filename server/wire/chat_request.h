@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/wire/generation_fields.h"
+#include "server/wire/tool_fields.h"
 
 namespace tandem::server {
 
@@ -15,6 +16,7 @@ struct ChatPrompt {
   // The result of engine::NormalizeMessages.
   std::shared_ptr<const nlohmann::ordered_json> messages;
   std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // null: none
+  ToolFields tools;
   bool add_generation_prompt = true;
   bool continue_final_message = false;
 };
@@ -38,7 +40,7 @@ void CheckMessageCount(const nlohmann::ordered_json& messages);
 // Checks and normalises the `messages` array, 1 to 4096 entries.
 std::shared_ptr<const nlohmann::ordered_json> ParseMessages(const nlohmann::ordered_json& messages,
                                                             const ModelLimits& limits);
-// Tools are not served yet: throws for a request that asks for one, instead of ignoring it.
+// Training reads tools from rows only: throws for a request with some, instead of ignoring them.
 void RefuseTools(FieldReader& reader);
 // Reads the fields from `add_generation_prompt` to `reasoning_effort`. REQUIRES: prompt.messages is
 // set.

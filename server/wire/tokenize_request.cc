@@ -23,7 +23,7 @@ TokenizeRequest ParseTokenizeRequest(const Json& body, const ModelLimits& limits
   if (messages != nullptr) {
     request.chat.emplace();
     request.chat->messages = ParseMessages(*messages, limits);
-    RefuseTools(reader);
+    request.chat->tools = ReadToolFields(reader);
     ReadTemplateFields(reader, *request.chat);
   } else if (!request.prompt) {
     throw MissingField("prompt");
@@ -53,7 +53,7 @@ RenderRequest ParseRenderRequest(const Json& body, const ModelLimits& limits) {
   const std::optional<bool> train = reader.Bool("train");
   if (!train.value_or(false)) {
     request.chat.messages = ParseMessages(*messages, limits);
-    RefuseTools(reader);
+    request.chat.tools = ReadToolFields(reader);
     ReadTemplateFields(reader, request.chat);
     request.ignored = reader.unknown();
     return request;

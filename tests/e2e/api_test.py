@@ -1155,8 +1155,12 @@ class Tokens(ApiCase):
         self.refused("/tokenize", {}, "prompt", "missing_required_parameter")
         self.refused("/tokenize", {"prompt": 5}, "prompt", "invalid_type")
         self.refused("/tokenize", {"prompt": "a", "messages": user()}, "messages", "invalid_value")
-        self.refused("/tokenize", {"messages": user(), "tools": [{}]}, "tools",
-                     "unsupported_parameter")
+        self.refused("/tokenize", {"messages": user(), "tools": [{}]}, "tools[0].type",
+                     "missing_required_parameter")
+        tools = [{"type": "function", "function": {"name": "f"}}]
+        for path in ("/tokenize", "/v1/render"):
+            self.refused(path, {"messages": user(), "tools": tools}, "tools",
+                         "unsupported_parameter")
         self.refused("/tokenize", {"prompt": "a", "model": "x"}, "model", "model_not_found", 404)
         self.refused("/detokenize", {}, "tokens", "missing_required_parameter")
         self.refused("/detokenize", {"tokens": "a"}, "tokens", "invalid_type")

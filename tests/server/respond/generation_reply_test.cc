@@ -199,7 +199,8 @@ TEST_F(GenerationReplyTest, ThoughtsAreAnsweredApart) {
     shape.stream = stream;
     shape.include_usage = true;
     shape.top_logprobs = 0;
-    shape.reasoning = ReasoningSplitter::State::kUndecided;
+    shape.answer.emplace();
+    shape.answer->reasoning = engine::ReasoningSplitter::State::kUndecided;
     Begin(std::move(shape));
     Send(Delta(0, "<thi", {1}));
     Send(Delta(0, "nk>", {2}));
@@ -234,6 +235,93 @@ TEST_F(GenerationReplyTest, ThoughtsAreAnsweredApart) {
     EXPECT_EQ(order, "c: c: r:hm c:Yes ");  // the first two: the role, the marks' tokens
     EXPECT_EQ(n_logprobs, 4u);
     EXPECT_EQ(chunks.back()["usage"]["completion_tokens_details"]["reasoning_tokens"], 1);
+  }
+}
+
+// The options of a request with the tool `f`, in the format hermes.
+engine::AnswerOptions AnswersWithCalls() {
+  engine::AnswerOptions answer;
+  answer.format = engine::FindToolFormat("hermes");
+  answer.tools = std::make_shared<const engine::DeclaredTools>(
+      Json::parse(R"([{"type": "function", "function": {"name": "f"}}])"));
+  answer.new_id = [] { return std::string("call_1"); };
+  return answer;
+}
+
+TEST_F(GenerationReplyTest, CallsOfABodyStandBesideTheContent) {
+  for (const bool has_text : {false, true}) {
+    ReplyShape shape;
+    shape.answer = AnswersWithCalls();
+    shape.on_prompt_end = [](std::string_view reason) { EXPECT_EQ(reason, "tool_calls"); };
+    Begin(std::move(shape));
+    Send(Delta(0, has_text ? "Well.\n<tool_" : "<tool_", {1}));
+    Send(Delta(0, "call>{\"name\": \"f\", \"arguments\": {\"k\": 1}}</tool_call>", {2}));
+    Finish(0, ChoiceFinished::Reason::kStop, 3);
+    Send(RequestFinished{});
+
+    const Json choice = Json::parse(TakeResponse().body)["choices"][0];
+
+    EXPECT_EQ(choice["message"]["content"], has_text ? Json("Well.") : Json());
+    EXPECT_EQ(choice["message"]["tool_calls"], Json::parse(R"([{"id": "call_1", "type": "function",
+                               "function": {"name": "f", "arguments": "{\"k\": 1}"}}])"));
+    EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  }
+}
+
+TEST_F(GenerationReplyTest, AStreamSendsTheNameOnceAndThenTheArguments) {
+  ReplyShape shape;
+  shape.answer = AnswersWithCalls();
+  shape.stream = true;
+  shape.top_logprobs = 0;
+  Begin(std::move(shape));
+  for (const char* text :
+       {"<tool_call>{\"name\": \"f\", \"arguments\": {\"k\"", ": 1", "}}", "</tool_call>"}) {
+    Send(Delta(0, text, {1}));
+  }
+  Finish(0, ChoiceFinished::Reason::kStop, 4);
+  Send(RequestFinished{});
+
+  Json calls = Json::array();
+  size_t n_logprobs = 0;
+  const std::vector<Json> chunks = TakeChunks();
+  for (const Json& chunk : chunks) {
+    const Json& choice = chunk["choices"][0];
+    for (const Json& call : choice["delta"].value("tool_calls", Json::array())) {
+      calls.push_back(call);
+    }
+    if (!choice["logprobs"].is_null()) n_logprobs += choice["logprobs"]["content"].size();
+  }
+
+  EXPECT_EQ(calls, Json::parse(R"([
+      {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}},
+      {"index": 0, "function": {"arguments": "{\"k\""}},
+      {"index": 0, "function": {"arguments": ": 1"}},
+      {"index": 0, "function": {"arguments": "}"}}])"));
+  EXPECT_EQ(chunks.back()["choices"][0]["finish_reason"], "tool_calls");
+  EXPECT_EQ(n_logprobs, 4u);
+}
+
+TEST_F(GenerationReplyTest, ACallThatIsCutOrBrokenDoesNotEndWithToolCalls) {
+  struct Case {
+    ChoiceFinished::Reason reason;
+    const char *finish_reason, *content;
+    size_t n_calls;
+  };
+  const std::string answer = "<tool_call>{\"name\": \"f\", \"arguments\": {\"k\"";
+  for (const Case& one : {Case{ChoiceFinished::Reason::kLength, "length", nullptr, 1},
+                          Case{ChoiceFinished::Reason::kStop, "stop", answer.c_str(), 0}}) {
+    ReplyShape shape;
+    shape.answer = AnswersWithCalls();
+    Begin(std::move(shape));
+    Send(Delta(0, answer, {1}));
+    Finish(0, one.reason, 1);
+    Send(RequestFinished{});
+
+    const Json choice = Json::parse(TakeResponse().body)["choices"][0];
+
+    EXPECT_EQ(choice["finish_reason"], one.finish_reason);
+    EXPECT_EQ(choice["message"]["content"], one.content != nullptr ? Json(one.content) : Json());
+    EXPECT_EQ(choice["message"].value("tool_calls", Json::array()).size(), one.n_calls);
   }
 }
 

@@ -90,7 +90,7 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
       {R"("top_logprobs": 2)", "top_logprobs", "invalid_value"},
       {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs", "invalid_value"},
       {R"("logprobs": 2)", "logprobs", "invalid_type"},
-      {R"("tools": [{"type": "function"}])", "tools", "unsupported_parameter"},
+      {R"("tools": [{"type": "function"}])", "tools[0].function", "missing_required_parameter"},
       {R"("tool_choice": "required")", "tool_choice", "invalid_value"},
       {R"("functions": [])", "functions", "unsupported_parameter"},
       {R"("audio": {})", "audio", "unsupported_parameter"},

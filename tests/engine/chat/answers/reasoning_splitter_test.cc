@@ -1,11 +1,11 @@
-#include "server/respond/reasoning_splitter.h"
+#include "engine/chat/answers/reasoning_splitter.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 
-namespace tandem::server {
+namespace tandem::engine {
 namespace {
 
 using State = ReasoningSplitter::State;
@@ -64,4 +64,4 @@ TEST(ReasoningSplitter, ATemplateMayHaveOpenedOrClosedTheThought) {
 }
 
 }  // namespace
-}  // namespace tandem::server
+}  // namespace tandem::engine

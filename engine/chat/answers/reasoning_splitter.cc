@@ -1,9 +1,9 @@
-#include "server/respond/reasoning_splitter.h"
+#include "engine/chat/answers/reasoning_splitter.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace tandem::server {
+namespace tandem::engine {
 namespace {
 
 constexpr std::string_view kWhiteSpace = " \t\r\n";
@@ -69,4 +69,4 @@ ReasoningSplitter::State StateWithin(std::string_view answer) {
   return splitter.state();
 }
 
-}  // namespace tandem::server
+}  // namespace tandem::engine

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace tandem::server {
+namespace tandem::engine {
 
 inline constexpr std::string_view kThinkOpen = "<think>";
 inline constexpr std::string_view kThinkClose = "</think>";
@@ -45,4 +45,4 @@ ReasoningSplitter::State StateAfterPrompt(std::string_view prompt);
 // The state after the given beginning of an answer, for a continued answer.
 ReasoningSplitter::State StateWithin(std::string_view answer);
 
-}  // namespace tandem::server
+}  // namespace tandem::engine

@@ -1,0 +1,112 @@
+#include "server/handlers/chat_answer.h"
+
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "engine/chat/answers/answer_parser.h"
+#include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/generate.h"
+#include "server/handlers/prompt.h"
+#include "server/handlers/tool_formats.h"
+#include "server/respond/generation_reply.h"
+
+namespace tandem::server {
+namespace {
+
+using engine::ReasoningSplitter;
+
+std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& context,
+                                                    const ServedModel& model,
+                                                    const ChatPrompt& prompt,
+                                                    const EncodedChat& encoded) {
+  const bool is_on = context.reasoning_parser == ReasoningParser::kThink ||
+                     (context.reasoning_parser == ReasoningParser::kAuto &&
+                      model.loaded().chat_template->Mentions(engine::kThinkOpen));
+  if (!is_on) return std::nullopt;
+  if (!prompt.continue_final_message) {
+    return engine::StateAfterPrompt(engine::JoinPieces(encoded.pieces));
+  }
+  return engine::StateWithin(prompt.messages->back()["content"].get<std::string>());
+}
+
+// How to read the answer; nullopt for an answer that is text only.
+std::optional<engine::AnswerOptions> AnswerOf(const HandlerContext& context,
+                                              const ServedModel& model, const ChatPrompt& prompt,
+                                              const EncodedChat& encoded) {
+  engine::AnswerOptions answer;
+  answer.reasoning = ReasoningOf(context, model, prompt, encoded);
+  const engine::ToolFormat* format = ToolFormatOf(context, model);
+  if (prompt.tools.callable != nullptr) {
+    answer.tools = std::make_shared<const engine::DeclaredTools>(*prompt.tools.callable);
+    if (!prompt.tools.is_parallel) answer.max_calls = 1;
+  }
+  // Harmony has channels even without tools.
+  const bool has_channels = format != nullptr && format->style == engine::CallStyle::kHarmony;
+  if (answer.tools != nullptr || has_channels) answer.format = format;
+  if (!answer.reasoning && answer.format == nullptr) return std::nullopt;
+  const bool is_short = format != nullptr && format->has_short_ids;
+  answer.new_id = [is_short] {
+    return is_short ? NewObjectId("").substr(0, 9) : NewObjectId("call_");
+  };
+  return answer;
+}
+
+// The marks of the answer that are control tokens. They must not be skipped like other control
+// tokens: the parser looks for them.
+std::vector<TokenId> SpecialMarks(const ServedModel& model, engine::AnswerOptions& answer) {
+  std::vector<TokenId> out;
+  const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
+  const auto add = [&](std::string_view mark) {
+    const std::optional<TokenId> id = tokenizer.FindToken(mark);
+    const bool is_special = id && tokenizer.IsSpecial(*id);
+    if (is_special) out.push_back(*id);
+    return is_special;
+  };
+  if (answer.reasoning) {
+    for (const std::string_view mark : {engine::kThinkOpen, engine::kThinkClose}) add(mark);
+  }
+  if (answer.format == nullptr) return out;
+  for (const std::string_view mark : engine::MarksOf(*answer.format)) {
+    if (add(mark)) answer.token_marks.emplace_back(mark);
+  }
+  return out;
+}
+
+}  // namespace
+
+PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model, ChatRequest chat,
+                         const std::string& id_prefix, const std::string& request_id) {
+  CheckToolFormat(context, model, chat.prompt.tools);
+  EncodedChat encoded = EncodeChat(model, chat.prompt);
+  std::vector<TokenId> prompt = std::move(encoded.ids);
+  CheckPromptLength(model, prompt.size(), "messages");
+
+  const engine::SamplingParams sampling =
+      MakeSamplingParams(chat.generation, model.loaded().default_sampling);
+  PreparedChat prepared;
+  ReplyShape& shape = prepared.shape;
+  shape = MakeReplyShape(model, chat.generation, id_prefix, request_id);
+  shape.kind = ReplyShape::Kind::kChat;
+  shape.answer = AnswerOf(context, model, chat.prompt, encoded);
+  if (shape.answer) shape.shown_special_tokens = SpecialMarks(model, *shape.answer);
+  shape.top_logprobs = chat.top_logprobs;
+  shape.prompts.push_back({prompt, {}});
+  engine::GenerationRequest generation =
+      MakeGenerationRequest(model, chat.generation, sampling, std::move(prompt),
+                            chat.max_tokens.value_or(std::numeric_limits<int64_t>::max()));
+  generation.top_logprobs = chat.top_logprobs;
+  generation.shown_special_tokens = shape.shown_special_tokens;
+  generation.continues_text = chat.prompt.continue_final_message;
+
+  prepared.ignored = std::move(chat.ignored);
+  prepared.ignored.insert(prepared.ignored.end(), encoded.unread.begin(), encoded.unread.end());
+  prepared.requests.push_back(std::move(generation));
+  Constrain(model, chat.generation, prepared.requests, shape);
+  return prepared;
+}
+
+}  // namespace tandem::server
