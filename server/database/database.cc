@@ -73,7 +73,19 @@ ALTER TABLE jobs ADD COLUMN owner INTEGER;
 ALTER TABLE files ADD COLUMN owner INTEGER;
 )";
 
-constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners};
+// /v1/batches. `record` is JSON; server/batches writes it.
+constexpr const char* kBatches = R"(
+CREATE TABLE batches (
+  seq          INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of creation
+  id           TEXT NOT NULL UNIQUE,
+  owner        INTEGER,
+  is_finished  INTEGER NOT NULL,
+  record       TEXT NOT NULL
+) STRICT;
+CREATE INDEX batches_unfinished ON batches (owner, seq) WHERE is_finished = 0;
+)";
+
+constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners, kBatches};
 
 // The system's error of the last failed write to the journal. sqlite3_system_errno loses it.
 int JournalErrno(sqlite3* handle) {

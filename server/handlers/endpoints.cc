@@ -17,6 +17,7 @@ std::span<const Endpoint> RerankEndpoints();
 std::span<const Endpoint> TokenizeEndpoints();
 std::span<const Endpoint> RenderEndpoints();
 std::span<const Endpoint> FileEndpoints();
+std::span<const Endpoint> BatchEndpoints();
 std::span<const Endpoint> FineTuningJobEndpoints();
 std::span<const Endpoint> FineTuningFollowEndpoints();
 std::span<const Endpoint> AdminModelEndpoints();
@@ -65,6 +66,7 @@ std::vector<Endpoint> AllEndpoints() {
       TokenizeEndpoints(),
       RenderEndpoints(),
       FileEndpoints(),
+      BatchEndpoints(),
       FineTuningJobEndpoints(),
       FineTuningFollowEndpoints(),
       AdminModelEndpoints(),

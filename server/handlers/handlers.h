@@ -24,6 +24,7 @@ namespace tandem::server {
 class AdapterHost;
 class Admission;
 class AliasBook;
+class Batches;
 class FileStore;
 class JobSupervisor;
 class KeyUsage;
@@ -75,6 +76,7 @@ struct HandlerContext {
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
   std::atomic<FileStore*> files{nullptr};           // set and cleared with `jobs`
+  std::atomic<Batches*> batches{nullptr};           // as jobs; set last
   std::atomic<AdapterHost*> adapter_host{nullptr};  // null: no admin key, starting or stopping
   std::atomic<AliasBook*> aliases{nullptr};         // as adapter_host
   int64_t max_file_bytes = int64_t{512} << 20;      // largest upload
