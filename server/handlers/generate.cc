@@ -16,7 +16,7 @@ namespace tandem::server {
 ModelLimits LimitsOf(const ServedModel& model) {
   const engine::LoadedModel& loaded = model.loaded();
   const bool knows_developer = loaded.chat_template && loaded.chat_template->Mentions("developer");
-  return {loaded.max_model_len, loaded.vocab_size, knows_developer};
+  return {loaded.max_model_len, loaded.vocab_size, knows_developer, loaded.infill.has_value()};
 }
 
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,
