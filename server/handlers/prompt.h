@@ -25,6 +25,10 @@ struct EncodedChat {
 // usable chat template; the error message names the remedy.
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
 
+// A chat whose prompt the client has sent as token ids. Throws kFailedPrecondition if the model has
+// no tokenizer.
+EncodedChat GivenChat(const ServedModel& model, std::vector<TokenId> ids);
+
 // One training sample of a chat, made by the trainer's own code.
 struct TrainedChat {
   std::string text;
@@ -47,8 +51,8 @@ std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
 std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
                                        const PlainPromptOptions& options);
 
-// The prompt that makes the model write the text between two others, whose control tokens stay text.
-// REQUIRES: model.loaded().infill.
+// The prompt that makes the model write the text between two others, whose control tokens stay
+// text. REQUIRES: model.loaded().infill.
 std::vector<TokenId> EncodeInfill(const ServedModel& model, const Prompt& before,
                                   std::string_view after, const PlainPromptOptions& options);
 
