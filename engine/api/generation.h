@@ -13,6 +13,7 @@
 #include "engine/api/pooling.h"
 #include "engine/base/error.h"
 #include "engine/base/ids.h"
+#include "engine/base/work_class.h"
 #include "engine/sampling/sampling_params.h"
 
 namespace tandem::engine {
@@ -48,7 +49,8 @@ struct GenerationRequest {
   // The answer continues the prompt's text. A leading space is then text even if the tokenizer
   // begins every text with one.
   bool continues_text = false;
-  int priority = 0;  // lower runs first, among requests of one client
+  int priority = 0;  // lower runs first, among requests of one client and class
+  WorkClass work_class = WorkClass::kInteractive;  // batch requests give way to interactive ones
   // The adapter of the base model, from the first token of the prompt on; null: none. The request
   // holds it until it ends. REQUIRES: opened for this engine's model.
   std::shared_ptr<const Adapter> adapter = {};

@@ -204,6 +204,7 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .prompt = std::move(request.prompt),
                    .n = request.n,
                    .priority = request.priority,
+                   .work_class = request.work_class,
                    .client = request.client,
                    .scores_prompt = request.prompt_logprobs >= 0,
                    .needs_every_row = request.pooling && *request.pooling != Pooling::kLast,

@@ -74,6 +74,7 @@ void Scheduler::Add(Request request) {
     auto sequence = std::make_unique<Sequence>();
     sequence->request = request.id;
     sequence->choice = choice;
+    sequence->work_class = request.work_class;
     sequence->arrival = group.entry.arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
     sequence->prefix_variant = variant;
@@ -90,7 +91,7 @@ void Scheduler::Add(Request request) {
   group.place = node.extract(node.begin());
   const auto [where, is_new] = groups_.try_emplace(request.id, std::move(group));
   TANDEM_CHECK(is_new);
-  if (!HasMemoryFor([&] { queue_.Queue(where->second.entry); })) {
+  if (!HasMemoryFor([&] { QueueOf(where->second).Queue(where->second.entry); })) {
     groups_.erase(where);
     throw std::bad_alloc();
   }
@@ -173,11 +174,26 @@ void Scheduler::ReserveInLineOrder() {
   }
 }
 
-// Sequences of requests that have had a place precede all queued requests.
+TurnTaking& Scheduler::QueueOf(const Group& group) {
+  return queues_[static_cast<size_t>(group.choices[0]->work_class)];
+}
+
+int64_t Scheduler::num_waiting() const {
+  size_t n = waiting_.size();
+  for (const TurnTaking& queue : queues_) n += queue.size();
+  return static_cast<int64_t>(n);
+}
+
+// Within a class, sequences of requests that have had a place precede all queued requests.
 Sequence* Scheduler::NextInLine() const {
-  if (!waiting_.empty()) return *waiting_.begin();
-  const std::optional<RequestId> next = queue_.Next();
-  return next ? groups_.at(*next).choices[0].get() : nullptr;
+  Sequence* const waiting = waiting_.empty() ? nullptr : *waiting_.begin();
+  for (size_t i = 0; i < queues_.size(); ++i) {
+    if (waiting != nullptr && waiting->work_class == static_cast<WorkClass>(i)) return waiting;
+    if (const std::optional<RequestId> next = queues_[i].Next()) {
+      return groups_.at(*next).choices[0].get();
+    }
+  }
+  return nullptr;
 }
 
 // Gives places to the first in line while they fit.
@@ -241,7 +257,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   Line::node_type place;
   if (group.queued) {
     LeaveQueue(group);
-    queue_.Admit();
+    QueueOf(group).Admit();
     ++turns_;
     place = std::move(group.place);
   } else {
@@ -492,7 +508,7 @@ void Scheduler::SetPaused(RequestId request, bool paused) {
   if (found == groups_.end() || found->second.paused == paused) return;
   Group& group = found->second;
   // The only step that may throw comes first.
-  if (!paused && group.queued) queue_.Queue(group.entry);
+  if (!paused && group.queued) QueueOf(group).Queue(group.entry);
   group.paused = paused;
   for (const auto& owned : group.choices) {
     Sequence& sequence = *owned;
@@ -519,7 +535,7 @@ Scheduler::Line::node_type Scheduler::Leave(Sequence& sequence) {
   switch (sequence.phase) {
     case SequencePhase::kWaiting:
       if (Group& group = GroupOf(sequence); group.queued) {
-        queue_.Leave(group.entry);
+        QueueOf(group).Leave(group.entry);
         return std::move(group.place);
       }
       return waiting_.extract(&sequence);
@@ -606,7 +622,8 @@ void Scheduler::CheckInvariants() const {
   }
   TANDEM_CHECK(n_waiting == waiting_.size() && n_running == running_.size());
   TANDEM_CHECK(n_paused == paused_.size() && n_holders == holders_.size());
-  TANDEM_CHECK(n_queued == queued_requests_ && n_in_queue == queue_.size());
+  TANDEM_CHECK(n_queued == queued_requests_);
+  TANDEM_CHECK(static_cast<int64_t>(n_waiting + n_in_queue) == num_waiting());
   TANDEM_CHECK(num_running() <= options_.max_seqs);
   for (int64_t i = 0; i < pool_.capacity_blocks(); ++i) {
     const BlockId block{static_cast<uint32_t>(i)};

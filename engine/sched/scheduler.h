@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/work_class.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/sched/batch_plan.h"
@@ -37,7 +39,8 @@ struct SchedulerOptions {
 // recomputed later; its generated tokens are then prefilled, too. The first in line therefore
 // always advances, and no request starves.
 //
-// Waiting clients take turns; a client's own requests go by priority, then by arrival (TurnTaking).
+// Interactive requests precede batch requests in every line. Within a class waiting clients take
+// turns; a client's own requests go by priority, then by arrival (TurnTaking).
 // A client with a thousand requests delays another client's single request by one request, with any
 // priority. A request with a place keeps its position in line to its end.
 //
@@ -46,9 +49,10 @@ class Scheduler {
  public:
   struct Request {
     RequestId id;
-    std::vector<TokenId> prompt;   // not empty; max_model_len tokens only if nothing is appended
-    int n = 1;                     // choices
-    int priority = 0;              // lower first, among requests of one client
+    std::vector<TokenId> prompt;  // not empty; max_model_len tokens only if nothing is appended
+    int n = 1;                    // choices
+    int priority = 0;             // lower first, among requests of one client and class
+    WorkClass work_class = WorkClass::kInteractive;
     uint64_t client = 0;           // clients take turns
     bool scores_prompt = false;    // needs every row, and their logits
     bool needs_every_row = false;  // skips the prefix-cache look-up
@@ -93,7 +97,7 @@ class Scheduler {
 
   bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size() + queue_.size()); }
+  int64_t num_waiting() const;
   // Requests that have not had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
   // The client of every request that got a place, or ended without one, since the last call. Throws
@@ -146,6 +150,7 @@ class Scheduler {
   void Publish(Sequence& sequence, int64_t computed_before);
   void Fork(Sequence& first);
   Group& GroupOf(const Sequence& sequence);
+  TurnTaking& QueueOf(const Group& group);
   static bool AwaitsFork(const Group& group);
 
   const SchedulerOptions options_;
@@ -153,8 +158,9 @@ class Scheduler {
   PrefixIndex& index_;
 
   std::unordered_map<RequestId, Group> groups_;
-  TurnTaking queue_;  // requests that have not had a place, except paused ones
-  Line waiting_;      // sequences of admitted requests that wait for a (further) place
+  // By class: requests that have not had a place, except paused ones.
+  std::array<TurnTaking, kWorkClasses> queues_;
+  Line waiting_;  // sequences of admitted requests that wait for a (further) place
   Line running_;
   Line paused_;
   Line holders_;  // sequences with blocks, in any phase

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/work_class.h"
 
 namespace tandem::engine {
 
@@ -24,6 +25,7 @@ inline constexpr uint64_t kNoTurn = ~uint64_t{0};
 struct Sequence {
   RequestId request;
   int choice = 0;
+  WorkClass work_class = WorkClass::kInteractive;
   uint64_t turn = kNoTurn;  // order of first places; preemption keeps it
   uint64_t arrival = 0;     // order of Add
 
@@ -49,9 +51,11 @@ struct Sequence {
   bool live() const { return phase != SequencePhase::kFinished; }
 };
 
-// Orders sequences by the earlier turn, then the earlier arrival, then the lower choice.
+// Orders sequences by class, then the earlier turn, then the earlier arrival, then the lower
+// choice.
 struct GoesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->work_class != b->work_class) return a->work_class < b->work_class;
     if (a->turn != b->turn) return a->turn < b->turn;
     if (a->arrival != b->arrival) return a->arrival < b->arrival;
     return a->choice < b->choice;
