@@ -127,6 +127,11 @@ class Scheduler {
     Line::node_type place;  // while queued and not paused: the set node of its first choice
   };
 
+  static int64_t BlocksFor(int64_t tokens) {
+    return (tokens + kTokensPerBlock - 1) / kTokensPerBlock;
+  }
+
+  // scheduler_plan.cc: the parts of Plan.
   void Admit();
   Sequence* NextInLine() const;
   bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
@@ -140,13 +145,14 @@ class Scheduler {
   bool Reserve(Sequence& sequence, int64_t n_tokens);
   bool PreemptFor(Sequence& sequence);
   void Preempt(Sequence& victim);
+  std::optional<BlockId> TryAllocate();
+  int64_t BlocksMissing(const Sequence& sequence) const;
+  int64_t BlocksPromised() const;
+
   void Move(Sequence& sequence, SequencePhase phase);
   Line::node_type Leave(Sequence& sequence);  // removes it from its line; empty: it was in none
   void ReserveLeftQueue();
   void ReleaseBlocks(Sequence& sequence);
-  std::optional<BlockId> TryAllocate();
-  int64_t BlocksMissing(const Sequence& sequence) const;
-  int64_t BlocksPromised() const;
   void Publish(Sequence& sequence, int64_t computed_before);
   void Fork(Sequence& first);
   Group& GroupOf(const Sequence& sequence);
