@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,7 +26,10 @@ struct SchedulerOptions {
   int64_t max_seqs = 64;               // sequences with a place in the batch
   int64_t prefill_chunk_tokens = 256;  // prompt tokens per step, all sequences together
   int64_t score_chunk_tokens = 64;     // of those, for prompts that score every row
-  int64_t max_model_len = 0;           // one sequence of this length must fit the pool
+  // Instead, for batch requests while interactive requests come and go: one that arrives waits for
+  // the step in progress.
+  int64_t batch_chunk_tokens = 64;
+  int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
 };
 
@@ -119,6 +123,13 @@ class Scheduler {
 
  private:
   using Line = std::set<Sequence*, GoesFirst>;
+  // Prompt tokens that a sequence would like to compute in this step, for itself or for a follower.
+  struct Want {
+    Sequence* sequence;
+    int64_t n_tokens;
+    bool is_long;  // short prompts go first
+    int64_t rank;  // then the lower rank
+  };
   struct Group {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
@@ -133,13 +144,20 @@ class Scheduler {
 
   // scheduler_plan.cc: the parts of Plan.
   void Admit();
-  Sequence* NextInLine() const;
+  bool HasInteractiveWork() const;
+  Sequence* NextInLine(int64_t longest) const;
+  Sequence* PlaceFor(const Sequence& next) const;
+  bool IsLong(const Sequence& sequence) const;
+  Sequence* Victim(const Sequence& sequence) const;
   bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
   void Start(Sequence& sequence, std::span<const BlockId> matched);
   void FindLeader(Sequence& sequence, int64_t matched_tokens);
   void FollowLeaders();
   void LeaveQueue(Group& group);
   void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
+  void CollectPrompts();
+  Want WantOfFollower(const Sequence& follower) const;
+  int64_t Age(const Sequence& sequence) const;
   void ShareBudget();
   void ReserveInLineOrder();
   bool Reserve(Sequence& sequence, int64_t n_tokens);
@@ -147,7 +165,7 @@ class Scheduler {
   void Preempt(Sequence& victim);
   std::optional<BlockId> TryAllocate();
   int64_t BlocksMissing(const Sequence& sequence) const;
-  int64_t BlocksPromised() const;
+  int64_t BlocksPromised(WorkClass work_class) const;
 
   void Move(Sequence& sequence, SequencePhase phase);
   Line::node_type Leave(Sequence& sequence);  // removes it from its line; empty: it was in none
@@ -182,8 +200,10 @@ class Scheduler {
     Sequence* sequence;
     int64_t n_tokens;
   };
-  std::vector<Share> shares_;            // prompt chunks of the current plan, in line order
-  std::vector<Sequence*> by_remaining_;  // scratch of ShareBudget
+  std::vector<Share> shares_;  // prompt chunks of the current plan, in line order
+  std::vector<Want> wants_;    // scratch of ShareBudget
+  int64_t plans_ = 0;
+  int64_t steps_without_interactive_ = std::numeric_limits<int64_t>::max() / 2;
   Counters counters_;
 };
 

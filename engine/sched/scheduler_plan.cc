@@ -9,11 +9,13 @@
 
 // How a step is planned
 //
-//   1. Admit: the first in line gets a place, as long as a place is free. The pool must also have
-//      blocks for all its tokens beyond the needs of running prompts. There is no overtaking: if
-//      the first does not fit, all behind it wait.
+//   1. Admit: the first in line gets a place. The pool must have blocks for all its tokens beyond
+//      the needs of running prompts. There is no overtaking: if the first does not fit, all behind
+//      it wait. Without a free place, a batch sequence gives its place to interactive work, and a
+//      long prompt gives its place to a short one. Neither loses its blocks by that.
 //   2. FollowLeaders: sequences that waited for another one's prefix take its blocks.
-//   3. ShareBudget: distributes the step's prompt tokens.
+//   3. ShareBudget: distributes the step's prompt tokens. While an interactive prompt is computed,
+//      batch sequences have no rows.
 //   4. ReserveInLineOrder: reserves blocks in line order. A sequence without free blocks takes them
 //      from the last in line, which is always later than itself and therefore not planned yet.
 //
@@ -22,6 +24,9 @@
 
 namespace tandem::engine {
 namespace {
+
+// Steps after the last interactive work in which the next interactive request may still be near.
+constexpr int64_t kNearSteps = 1000;
 
 int64_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& b) {
   const size_t n = std::min(a.size(), b.size());
@@ -39,6 +44,8 @@ const BatchPlan& Scheduler::Plan() {
   plan_.preempted.clear();
   plan_.rows = 0;
   committed_ = false;
+  ++plans_;
+  steps_without_interactive_ = HasInteractiveWork() ? 0 : steps_without_interactive_ + 1;
   // A round can end empty when the only running sequence gave way to an earlier one that had blocks
   // but no place (resumed after a pause). The next round gives the earlier one the place.
   do {
@@ -53,10 +60,19 @@ const BatchPlan& Scheduler::Plan() {
   return plan_;
 }
 
+bool Scheduler::HasInteractiveWork() const {
+  const Sequence* const next = NextInLine(options_.max_model_len);
+  return (next != nullptr && next->work_class == WorkClass::kInteractive) ||
+         (!running_.empty() && (*running_.begin())->work_class == WorkClass::kInteractive);
+}
+
 void Scheduler::ReserveInLineOrder() {
+  const bool has_interactive_prompt =
+      !shares_.empty() && shares_.front().sequence->work_class == WorkClass::kInteractive;
   size_t next_share = 0;
   for (Sequence* running : running_) {
     Sequence& sequence = *running;
+    if (has_interactive_prompt && sequence.work_class == WorkClass::kBatch) break;
     int64_t n_tokens = sequence.leader == nullptr && sequence.uncomputed() == 1 ? 1 : 0;
     if (next_share < shares_.size() && shares_[next_share].sequence == &sequence) {
       n_tokens = shares_[next_share++].n_tokens;
@@ -86,55 +102,99 @@ int64_t Scheduler::num_waiting() const {
   return static_cast<int64_t>(n);
 }
 
-// Within a class, sequences of requests that have had a place precede all queued requests.
-Sequence* Scheduler::NextInLine() const {
-  Sequence* const waiting = waiting_.empty() ? nullptr : *waiting_.begin();
+// The first in line with at most `longest` tokens to compute. Within a class, sequences of requests
+// that have had a place precede all queued requests.
+Sequence* Scheduler::NextInLine(int64_t longest) const {
+  auto waiting = waiting_.begin();
   for (size_t i = 0; i < queues_.size(); ++i) {
-    if (waiting != nullptr && waiting->work_class == static_cast<WorkClass>(i)) return waiting;
-    if (const std::optional<RequestId> next = queues_[i].Next()) {
-      return groups_.at(*next).choices[0].get();
+    for (; waiting != waiting_.end() && (*waiting)->work_class == static_cast<WorkClass>(i);
+         ++waiting) {
+      if ((*waiting)->uncomputed() <= longest) return *waiting;
     }
+    const std::optional<RequestId> next = queues_[i].Next();
+    if (!next) continue;
+    Sequence* const first = groups_.at(*next).choices[0].get();
+    if (first->uncomputed() <= longest) return first;
   }
   return nullptr;
 }
 
 // Gives places to the first in line while they fit.
 void Scheduler::Admit() {
-  while (num_running() < options_.max_seqs) {
-    Sequence* const next = NextInLine();
+  for (;;) {
+    Sequence* next = NextInLine(options_.max_model_len);
     if (next == nullptr) return;
+    Sequence* yielding = nullptr;
+    if (num_running() >= options_.max_seqs) {
+      yielding = PlaceFor(*next);
+      if (yielding == nullptr && IsLong(*next)) {
+        next = NextInLine(options_.prefill_chunk_tokens);
+        if (next != nullptr) yielding = PlaceFor(*next);
+      }
+      if (yielding == nullptr) return;
+    }
     Sequence& sequence = *next;
     std::vector<BlockId> matched;
     if (sequence.blocks.empty() && sequence.uses_prefix_cache) {
       matched = index_.Match(sequence.tokens, sequence.prefix_variant);
     }
     if (!MakeRoom(sequence, matched)) return;
+    // Making room may have taken the place already.
+    if (num_running() >= options_.max_seqs) Move(*yielding, SequencePhase::kWaiting);
     Start(sequence, matched);
   }
 }
 
-// Whether the pool has blocks for all tokens of the first in line. Takes blocks from paused
-// sequences, and from waiting ones when none runs (running ones will release theirs in time). One
-// spare block keeps the new sequence from being preempted at once by its neighbours' next block.
+bool Scheduler::IsLong(const Sequence& sequence) const {
+  return sequence.uncomputed() > options_.prefill_chunk_tokens;
+}
+
+// The running sequence that gives its place to `next`: the last batch sequence to interactive work,
+// or the last long prompt to a short one. The first prompt in line keeps its place, so a long
+// prompt loses only tokens that nobody else takes. A newcomer keeps its place for one step.
+Sequence* Scheduler::PlaceFor(const Sequence& next) const {
+  Sequence* last_long = nullptr;
+  for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
+    Sequence& sequence = **it;
+    if (sequence.work_class > next.work_class) return &sequence;
+    if (sequence.work_class < next.work_class || IsLong(next)) break;
+    if (last_long != nullptr && sequence.uncomputed() > 1) return last_long;
+    if (IsLong(sequence) && sequence.placed_at < plans_) last_long = &sequence;
+  }
+  return nullptr;
+}
+
+// Whether the pool has blocks for all tokens of the first in line. Takes blocks as Victim says, and
+// from any sequence when none runs (running ones will release theirs in time). One spare block
+// keeps the new sequence from being preempted at once by its neighbours' next block.
 bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matched) {
   for (;;) {
     // A matched block with references costs nothing. An unreferenced one leaves the free list when
     // revived, as a new one would. Each victim may change these counts.
     int64_t need = BlocksMissing(sequence);
     for (const BlockId block : matched) need -= pool_.references(block) > 0 ? 1 : 0;
-    const int64_t spare = pool_.num_free() - BlocksPromised();
+    const int64_t spare = pool_.num_free() - BlocksPromised(sequence.work_class);
     if (spare >= need + (running_.empty() ? 0 : 1)) return true;
-    Sequence* victim = nullptr;
-    for (auto it = holders_.rbegin(); it != holders_.rend() && victim == nullptr; ++it) {
-      if (*it != &sequence && (*it)->phase == SequencePhase::kPaused) victim = *it;
-    }
-    if (victim == nullptr && running_.empty() && !holders_.empty() &&
-        *holders_.rbegin() != &sequence) {
-      victim = *holders_.rbegin();
+    Sequence* victim = Victim(sequence);
+    if (victim == nullptr && running_.empty()) {
+      const auto last = std::find_if(holders_.rbegin(), holders_.rend(),
+                                     [&](const Sequence* holder) { return holder != &sequence; });
+      if (last != holders_.rend()) victim = *last;
     }
     if (victim == nullptr) return false;
     Preempt(*victim);
   }
+}
+
+// The sequence that gives its blocks to another one before any of its own class has to: the last
+// batch sequence for interactive work, otherwise the last paused one of the same class.
+Sequence* Scheduler::Victim(const Sequence& sequence) const {
+  for (auto it = holders_.rbegin(); it != holders_.rend(); ++it) {
+    if ((*it)->work_class > sequence.work_class) return *it;
+    if ((*it)->work_class < sequence.work_class) return nullptr;
+    if (*it != &sequence && (*it)->phase == SequencePhase::kPaused) return *it;
+  }
+  return nullptr;
 }
 
 void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
@@ -166,6 +226,7 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
     place = waiting_.extract(&sequence);
   }
   sequence.phase = SequencePhase::kRunning;
+  sequence.placed_at = plans_;
   running_.insert(std::move(place));
 }
 
@@ -176,12 +237,15 @@ void Scheduler::LeaveQueue(Group& group) {
 }
 
 // Requests with the same long system prompt that arrive together compute it once. Only a sequence
-// earlier in line may lead, so the first in line waits for no other.
+// earlier in line may lead, so the first in line waits for no other. Each leader costs a step, so a
+// short prompt follows no follower.
 void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
   int64_t best = matched_tokens;
+  const bool is_short = sequence.length() - matched_tokens <= options_.prefill_chunk_tokens;
   for (Sequence* other : running_) {
     if (!GoesFirst()(other, &sequence)) break;
     if (other->uncomputed() <= 1 || other->prefix_variant != sequence.prefix_variant) continue;
+    if (is_short && other->leader != nullptr) continue;
     const int64_t common =
         std::min(CommonPrefix(other->tokens, sequence.tokens), sequence.length() - 1) /
         kTokensPerBlock * kTokensPerBlock;
@@ -210,6 +274,7 @@ void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched)
   for (const BlockId block : matched) pool_.AddRef(block);
   sequence.computed_len = static_cast<int64_t>(matched.size()) * kTokensPerBlock;
   TANDEM_CHECK(sequence.computed_len < sequence.length());
+  sequence.is_long = IsLong(sequence);
   if (sequence.uses_prefix_cache && !sequence.looked_up) {
     sequence.looked_up = true;
     sequence.cached_len = sequence.computed_len;
@@ -220,37 +285,72 @@ void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched)
 
 // Distributes this step's prompt tokens into shares_.
 void Scheduler::ShareBudget() {
-  shares_.clear();
-  by_remaining_.clear();
-  for (Sequence* sequence : running_) {
-    if (sequence->leader != nullptr || sequence->uncomputed() <= 1) continue;
-    shares_.push_back({sequence, 0});
-    by_remaining_.push_back(sequence);
-  }
+  CollectPrompts();
   if (shares_.empty()) return;
-
+  const bool is_batch = shares_.front().sequence->work_class == WorkClass::kBatch;
   int64_t budget = options_.prefill_chunk_tokens;
+  if (is_batch && steps_without_interactive_ < kNearSteps) {
+    budget = std::min(budget, options_.batch_chunk_tokens);
+  }
   int64_t score_budget = options_.score_chunk_tokens;
-  const auto give = [&](Share& share, int64_t at_most) {
+  const auto give = [&](Share& share, int64_t at_most, int64_t scores_at_most) {
     const Sequence& sequence = *share.sequence;
     int64_t n = std::min({at_most, budget, sequence.uncomputed() - share.n_tokens});
-    if (sequence.scores_prompt) n = std::min(n, score_budget);
+    if (sequence.scores_prompt) n = std::min({n, score_budget, scores_at_most});
     share.n_tokens += n;
     budget -= n;
     if (sequence.scores_prompt) score_budget -= n;
   };
 
-  give(shares_.front(), (budget + 1) / 2);
-  std::stable_sort(
-      by_remaining_.begin() + 1, by_remaining_.end(),
-      [](const Sequence* a, const Sequence* b) { return a->uncomputed() < b->uncomputed(); });
-  for (size_t i = 1; i < by_remaining_.size() && budget > 0; ++i) {
+  give(shares_.front(), (budget + 1) / 2, (score_budget + 1) / 2);
+  std::stable_sort(wants_.begin(), wants_.end(), [](const Want& a, const Want& b) {
+    return std::pair(a.is_long, a.rank) < std::pair(b.is_long, b.rank);
+  });
+  for (const Want& want : wants_) {
+    if (budget == 0) break;
     const auto share = std::lower_bound(
-        shares_.begin(), shares_.end(), by_remaining_[i],
+        shares_.begin(), shares_.end(), want.sequence,
         [](const Share& s, const Sequence* sequence) { return GoesFirst()(s.sequence, sequence); });
-    give(*share, budget);
+    if (share == shares_.end() || share->sequence != want.sequence) continue;
+    give(*share, std::max<int64_t>(0, want.n_tokens - share->n_tokens), score_budget);
   }
-  give(shares_.front(), budget);
+  give(shares_.front(), budget, score_budget);
+}
+
+// Fills shares_ with the prompts of the first class that has any, and wants_ with what they would
+// like to compute.
+void Scheduler::CollectPrompts() {
+  shares_.clear();
+  wants_.clear();
+  for (Sequence* sequence : running_) {
+    if (!shares_.empty() && sequence->work_class != shares_.front().sequence->work_class) return;
+    if (sequence->leader != nullptr) {
+      wants_.push_back(WantOfFollower(*sequence));
+    } else if (sequence->uncomputed() > 1) {
+      const int64_t left = sequence->uncomputed();
+      // The first in line gets its half, and what nobody else takes.
+      if (!shares_.empty()) {
+        wants_.push_back({sequence, left, sequence->is_long, left + Age(*sequence)});
+      }
+      shares_.push_back({sequence, 0});
+    }
+  }
+}
+
+// A leader computes its follower's tokens as if it were the follower. Otherwise a short prompt
+// would wait for all of a long one that begins like it.
+Scheduler::Want Scheduler::WantOfFollower(const Sequence& follower) const {
+  const Sequence* waits = &follower;
+  while (waits->leader->leader != nullptr) waits = waits->leader;
+  Sequence* const leader = waits->leader;
+  const int64_t left = follower.length() - leader->computed_len;
+  return {leader, waits->shared_len - leader->computed_len, left > options_.prefill_chunk_tokens,
+          left + Age(follower)};
+}
+
+// Orders short prompts with their remaining tokens: a later one may overtake for eight steps.
+int64_t Scheduler::Age(const Sequence& sequence) const {
+  return sequence.placed_at * std::max<int64_t>(1, options_.prefill_chunk_tokens / 8);
 }
 
 // Gives the sequence exclusive blocks for its next `n_tokens` positions. Returns false when it was
@@ -292,14 +392,11 @@ std::optional<BlockId> Scheduler::TryAllocate() {
   return allocation->block;
 }
 
-// Takes the blocks of a paused sequence, otherwise of the last in line. False when that was
-// `sequence`.
+// Takes the blocks of a Victim, otherwise of the last in line. False when that was `sequence`.
 bool Scheduler::PreemptFor(Sequence& sequence) {
-  for (auto it = holders_.rbegin(); it != holders_.rend(); ++it) {
-    if ((*it)->phase == SequencePhase::kPaused) {
-      Preempt(**it);
-      return true;
-    }
+  if (Sequence* const victim = Victim(sequence)) {
+    Preempt(*victim);
+    return true;
   }
   TANDEM_CHECK(!holders_.empty());
   Sequence& last = **holders_.rbegin();
@@ -331,9 +428,13 @@ int64_t Scheduler::BlocksMissing(const Sequence& sequence) const {
   return BlocksFor(sequence.length()) - held + (copies ? 1 : 0);
 }
 
-int64_t Scheduler::BlocksPromised() const {
+// Blocks that running sequences still need, except those that would give way to `work_class`.
+int64_t Scheduler::BlocksPromised(WorkClass work_class) const {
   int64_t promised = 0;
-  for (const Sequence* sequence : running_) promised += BlocksMissing(*sequence);
+  for (const Sequence* sequence : running_) {
+    if (sequence->work_class > work_class) break;
+    promised += BlocksMissing(*sequence);
+  }
   return promised;
 }
 

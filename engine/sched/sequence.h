@@ -36,6 +36,8 @@ struct Sequence {
   int64_t cached_len = 0;       // prompt tokens that came from the prefix cache
 
   SequencePhase phase = SequencePhase::kWaiting;
+  int64_t placed_at = 0;  // number of the plan that gave it its present place
+  bool is_long = false;   // it got its place with more than one chunk to compute
   bool uses_prefix_cache = true;
   std::string prefix_variant;  // names adapter and tenant; prefixes are shared within one variant
   bool scores_prompt = false;  // every prompt row's logits are requested
