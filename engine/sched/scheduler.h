@@ -38,15 +38,17 @@ struct SchedulerOptions {
 //
 // Continuous batching: every running sequence decodes one token per step, and prompt chunks share
 // the step. Half of the prompt budget goes to the first in line, so every request makes progress.
-// The other half goes to the sequence with the least left, so a short prompt gets its first token
-// while a long one is computed. When blocks run out, the last in line loses its blocks and is
-// recomputed later; its generated tokens are then prefilled, too. The first in line therefore
-// always advances, and no request starves.
+// The other half goes to short prompts, which need at most one chunk. So a short prompt gets its
+// first token while long ones are computed. When blocks run out, the last in line loses its blocks
+// and is recomputed later; its generated tokens are then prefilled, too. The first in line
+// therefore always advances, and no interactive request starves.
 //
-// Interactive requests precede batch requests in every line. Within a class waiting clients take
-// turns; a client's own requests go by priority, then by arrival (TurnTaking).
-// A client with a thousand requests delays another client's single request by one request, with any
-// priority. A request with a place keeps its position in line to its end.
+// Interactive requests precede batch requests in every line. Batch sequences give their places and
+// blocks to interactive ones, and have no rows in a step with an interactive prompt.
+//
+// Within a class waiting clients take turns; a client's own requests go by priority, then by
+// arrival (TurnTaking). A client with a thousand requests delays another client's single request by
+// one request, with any priority. A request with a place keeps its position in line to its end.
 //
 // One step: Plan -> (the loop computes) -> Commit -> Append or Finish for each sampled choice.
 class Scheduler {

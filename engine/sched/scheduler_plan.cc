@@ -150,8 +150,8 @@ bool Scheduler::IsLong(const Sequence& sequence) const {
 }
 
 // The running sequence that gives its place to `next`: the last batch sequence to interactive work,
-// or the last long prompt to a short one. The first prompt in line keeps its place, so a long
-// prompt loses only tokens that nobody else takes. A newcomer keeps its place for one step.
+// or the last long prompt to a short one. The first prompt in line keeps its place, so each long
+// prompt advances in its turn. A newcomer keeps its place for one step.
 Sequence* Scheduler::PlaceFor(const Sequence& next) const {
   Sequence* last_long = nullptr;
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
@@ -186,7 +186,7 @@ bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matc
   }
 }
 
-// The sequence that gives its blocks to another one before any of its own class has to: the last
+// The holder that gives its blocks to `sequence` before the last in line has to. It is the last
 // batch sequence for interactive work, otherwise the last paused one of the same class.
 Sequence* Scheduler::Victim(const Sequence& sequence) const {
   for (auto it = holders_.rbegin(); it != holders_.rend(); ++it) {
@@ -317,8 +317,8 @@ void Scheduler::ShareBudget() {
   give(shares_.front(), budget, score_budget);
 }
 
-// Fills shares_ with the prompts of the first class that has any, and wants_ with what they would
-// like to compute.
+// Fills shares_ with the prompts of the first class that has any, and wants_ with the tokens that
+// they would like to compute.
 void Scheduler::CollectPrompts() {
   shares_.clear();
   wants_.clear();
@@ -328,7 +328,7 @@ void Scheduler::CollectPrompts() {
       wants_.push_back(WantOfFollower(*sequence));
     } else if (sequence->uncomputed() > 1) {
       const int64_t left = sequence->uncomputed();
-      // The first in line gets its half, and what nobody else takes.
+      // ShareBudget serves the first in line first and last.
       if (!shares_.empty()) {
         wants_.push_back({sequence, left, sequence->is_long, left + Age(*sequence)});
       }
