@@ -671,6 +671,8 @@ void EngineLoop::PublishStatus() {
   const Scheduler::Counters& counters = scheduler_->counters();
   stats_.requests_running = scheduler_->num_running();
   stats_.requests_waiting = scheduler_->num_waiting();
+  stats_.batch_running = scheduler_->num_running_batch();
+  stats_.batch_waiting = scheduler_->num_waiting_batch();
   stats_.kv_blocks_used = blocks_->capacity_blocks() - blocks_->num_free();
   stats_.prefix_query_tokens_total = counters.prefix_query_tokens;
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;

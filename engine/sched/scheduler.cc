@@ -1,6 +1,7 @@
 #include "engine/sched/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <string>
@@ -100,6 +101,31 @@ Scheduler::Group& Scheduler::GroupOf(const Sequence& sequence) {
   const auto found = groups_.find(sequence.request);
   TANDEM_CHECK(found != groups_.end());
   return found->second;
+}
+
+TurnTaking& Scheduler::QueueOf(const Group& group) {
+  return queues_[static_cast<size_t>(group.choices[0]->work_class)];
+}
+
+int64_t Scheduler::num_waiting() const {
+  size_t n = waiting_.size();
+  for (const TurnTaking& queue : queues_) n += queue.size();
+  return static_cast<int64_t>(n);
+}
+
+// Batch sequences stand at the end of a line.
+int64_t Scheduler::NumBatch(const Line& line) {
+  const auto first_interactive = std::find_if(
+      line.rbegin(), line.rend(),
+      [](const Sequence* sequence) { return sequence->work_class == WorkClass::kInteractive; });
+  return std::distance(line.rbegin(), first_interactive);
+}
+
+int64_t Scheduler::num_running_batch() const { return NumBatch(running_); }
+
+int64_t Scheduler::num_waiting_batch() const {
+  const TurnTaking& queue = queues_[static_cast<size_t>(WorkClass::kBatch)];
+  return NumBatch(waiting_) + static_cast<int64_t>(queue.size());
 }
 
 bool Scheduler::AwaitsFork(const Group& group) {

@@ -104,6 +104,8 @@ class Scheduler {
   bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const;
+  int64_t num_running_batch() const;
+  int64_t num_waiting_batch() const;
   // Requests that have not had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
   // The client of every request that got a place, or ended without one, since the last call. Throws
@@ -176,6 +178,7 @@ class Scheduler {
   void Publish(Sequence& sequence, int64_t computed_before);
   void Fork(Sequence& first);
   Group& GroupOf(const Sequence& sequence);
+  static int64_t NumBatch(const Line& line);
   TurnTaking& QueueOf(const Group& group);
   static bool AwaitsFork(const Group& group);
 

@@ -92,16 +92,6 @@ void Scheduler::ReserveInLineOrder() {
   }
 }
 
-TurnTaking& Scheduler::QueueOf(const Group& group) {
-  return queues_[static_cast<size_t>(group.choices[0]->work_class)];
-}
-
-int64_t Scheduler::num_waiting() const {
-  size_t n = waiting_.size();
-  for (const TurnTaking& queue : queues_) n += queue.size();
-  return static_cast<int64_t>(n);
-}
-
 // The first in line with at most `longest` tokens to compute. Within a class, sequences of requests
 // that have had a place precede all queued requests.
 Sequence* Scheduler::NextInLine(int64_t longest) const {

@@ -306,6 +306,8 @@ TEST(BatchClass, GivesItsPlaceToInteractiveWorkAndKeepsItsBlocks) {
   EXPECT_EQ(clock.Of(interactive).phase, SequencePhase::kRunning);
   EXPECT_EQ(clock.Of(first).phase, SequencePhase::kRunning);
   EXPECT_EQ(clock.Of(second).phase, SequencePhase::kWaiting);
+  EXPECT_EQ(clock.scheduler().num_running_batch(), 1);
+  EXPECT_EQ(clock.scheduler().num_waiting_batch(), 1);
   EXPECT_FALSE(clock.Of(second).blocks.empty());
 }
 
