@@ -12,6 +12,7 @@ std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
 std::span<const Endpoint> ChatEndpoints();
 std::span<const Endpoint> CompletionEndpoints();
+std::span<const Endpoint> MessagesEndpoints();
 std::span<const Endpoint> EmbeddingEndpoints();
 std::span<const Endpoint> RerankEndpoints();
 std::span<const Endpoint> TokenizeEndpoints();
@@ -60,6 +61,7 @@ std::vector<Endpoint> AllEndpoints() {
       ModelEndpoints(),
       ChatEndpoints(),
       CompletionEndpoints(),
+      MessagesEndpoints(),
       EmbeddingEndpoints(),
       RerankEndpoints(),
       TokenizeEndpoints(),
