@@ -91,8 +91,15 @@ void CountTokens(const HandlerContext& context, Request request, ResponseWriter 
 
 std::span<const Endpoint> MessagesEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
-      {"POST", "/v1/messages", Messages, Access::kApiKey, RunsOn::kRequestPool, true},
-      {"POST", "/v1/messages/count_tokens", CountTokens},
+      {.method = "POST",
+       .pattern = "/v1/messages",
+       .handle = Messages,
+       .is_heavy = true,
+       .api = ApiKind::kAnthropic},
+      {.method = "POST",
+       .pattern = "/v1/messages/count_tokens",
+       .handle = CountTokens,
+       .api = ApiKind::kAnthropic},
   };
   return kEndpoints;
 }

@@ -208,7 +208,7 @@ void MessagesRenderer::OnEnd(const AnswerEnd& end) {
 
 void MessagesRenderer::OnFailure(const ErrorReply& reply) {
   if (!stream_) return writer().Send(ToResponse(reply));
-  Send("error", reply.body);
+  Send("error", InAnthropicShape(reply, shape().request_id).body);
   stream_->Close();
 }
 

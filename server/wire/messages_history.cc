@@ -126,8 +126,8 @@ class History {
     if (!last_is_assistant_ || is_empty_) return false;
     if (ends_with_text_) return true;
     throw BadValue(at + ".content",
-                   at + " is the last message and from the assistant, so the answer continues it: "
-                        "it must end with text; results of tools follow as a user message");
+                   at + ".content must end with text, because the answer continues a last message "
+                        "of the assistant; results of tools follow in a user message");
   }
 
  private:

@@ -75,8 +75,8 @@ Json ReadTool(FieldReader& tool, const std::string& path, std::set<std::string>&
         path + ".name must be 1 to 64 characters of [A-Za-z0-9_-], got " + ShortForm(Json(name)));
   }
   if (!names.insert(name).second) {
-    throw BadValue(path + ".name", "tools must have different names, and " + ShortForm(Json(name)) +
-                                       " occurs twice");
+    throw BadValue(path + ".name", path + ".name repeats " + ShortForm(Json(name)) +
+                                       ": tools must have different names");
   }
   const Json* schema = tool.Object("input_schema");
   if (schema == nullptr) throw MissingField(path + ".input_schema");
@@ -148,13 +148,15 @@ void ReadToolChoice(FieldReader& reader, const std::set<std::string>& names, Jso
   named["function"]["name"] = name;
 }
 
-void ReadThinking(FieldReader& reader, Json& chat) {
+// Returns the budget of an enabled thinking.
+std::optional<int64_t> ReadThinking(FieldReader& reader, Json& chat) {
   const Json* given = reader.Object("thinking");
-  if (given == nullptr) return;
+  if (given == nullptr) return std::nullopt;
   FieldReader thinking(*given, "thinking");
   const std::string type = ReadType(thinking, "thinking", {"enabled", "disabled", "adaptive"});
-  thinking.Int("budget_tokens", 1, std::numeric_limits<int64_t>::max());
+  const auto budget = thinking.Int("budget_tokens", 1, std::numeric_limits<int64_t>::max());
   chat["chat_template_kwargs"]["enable_thinking"] = type != "disabled";
+  return type == "enabled" ? budget : std::nullopt;
 }
 
 void ReadSchema(const Json& given, const std::string& path, Json& chat) {
@@ -239,7 +241,7 @@ MessagesRequest ParseMessagesRequest(const Json& body, MessagesRoute route,
   if (max_tokens) chat["max_tokens"] = std::min(*max_tokens, limits.max_model_len);
   ReadSampling(reader, chat);
   ReadToolChoice(reader, ReadTools(reader, request, chat), chat);
-  ReadThinking(reader, chat);
+  request.thinking_budget = ReadThinking(reader, chat);
   ReadOutputConfig(reader, chat);
   if (reader.Bool("stream").value_or(false)) chat["stream"] = true;
   request.ignored = reader.unknown();

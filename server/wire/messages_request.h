@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ struct MessagesRequest {
   std::shared_ptr<const nlohmann::ordered_json> chat;  // a body for ParseChatRequest
   std::vector<std::string> ignored;        // unknown top-level fields, for x-ignored-params
   std::vector<std::string> ignored_tools;  // tools that run on Anthropic's servers, by type
+  std::optional<int64_t> thinking_budget;  // tokens of reasoning; unset: no bound
   std::vector<size_t> tool_indexes;        // per tool of `chat`: its index in the request
 };
 
