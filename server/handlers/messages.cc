@@ -1,10 +1,14 @@
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/chat_answer.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
@@ -42,6 +46,26 @@ auto Translated(const MessagesRequest& messages, Action&& action) {
   return WithContext([&](const Error& error) { return InMessagesTerms(error, messages); }, action);
 }
 
+// Ends the thought of the answer after its budget. Returns false if the answer has no thought, or
+// if the model writes its closing mark as several tokens, which cannot be forced.
+bool LimitThought(const ServedModel& model, const engine::AnswerOptions& answer, int64_t budget,
+                  engine::GenerationRequest& request) {
+  using State = engine::ReasoningSplitter::State;
+  if (!answer.reasoning) return false;
+  const auto token_of = [&](std::string_view mark) {
+    const std::optional<TokenId> id = model.loaded().tokenizer->FindToken(mark);
+    return id && *id < model.loaded().vocab_size ? *id : TokenId{-1};
+  };
+  engine::ThoughtLimit limit;
+  limit.open = token_of(engine::kThinkOpen);
+  limit.close = token_of(engine::kThinkClose);
+  limit.max_tokens = budget;
+  limit.is_open = answer.reasoning == State::kThinking;
+  if (limit.close < 0) return false;
+  request.thought_limit = limit;
+  return true;
+}
+
 void NameIgnored(const MessagesRequest& messages, const std::vector<std::string>& fields,
                  const Request& request, const ResponseWriter& writer) {
   if (!fields.empty()) writer.AddHeader("x-ignored-params", IgnoredParamsHeader(fields));
@@ -64,6 +88,10 @@ void Messages(const HandlerContext& context, Request request, ResponseWriter wri
     answer->new_id = [] { return NewObjectId("toolu_"); };
   }
   std::vector<std::string> ignored = call.messages.ignored;
+  const std::optional<int64_t> budget = call.messages.thinking_budget;
+  if (budget && !(answer && LimitThought(*call.model, *answer, *budget, chat.requests.front()))) {
+    ignored.emplace_back("thinking.budget_tokens");
+  }
   ignored.insert(ignored.end(), chat.ignored.begin(), chat.ignored.end());
   NameIgnored(call.messages, ignored, request, writer);
   Generate(context, call.model, std::move(chat.requests), std::move(chat.shape), request, writer,

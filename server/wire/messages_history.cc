@@ -80,27 +80,22 @@ class History {
  public:
   explicit History(Json& messages) : messages_(messages) {}
 
-  void AddSystem(const Json* system) {
-    Json parts = ReadTextParts(system, "system");
-    Json kept = Json::array();
+  void AddSystem(const Json* content, const std::string& at) {
+    Json parts = ReadTextParts(content, at);
     for (Json& part : parts) {
-      const auto& text = part["text"].get_ref<const std::string&>();
-      const bool is_billing = system->is_array() && text.starts_with(kBillingHeader);
-      if (!text.empty() && !is_billing) kept.push_back(std::move(part));
+      auto& text = part["text"].get_ref<std::string&>();
+      const bool is_billing = content->is_array() && text.starts_with(kBillingHeader);
+      if (!text.empty() && !is_billing) AddText("system", std::move(text));
     }
-    if (kept.empty()) return;
-    messages_.push_back(ChatMessage("system"));
-    messages_.back()["content"] = std::move(kept);
   }
 
   void AddTurn(const Json& message, const std::string& at) {
     if (!message.is_object()) throw WrongType(at, "an object", message);
     FieldReader members(message, at);
     const std::string role = members.RequiredString("role");
-    if (role != "user" && role != "assistant") {
-      throw BadValue(at + ".role", at + ".role must be user or assistant, got " +
-                                       ShortForm(Json(role)) +
-                                       "; the system prompt is the field system");
+    if (role != "user" && role != "assistant" && role != "system") {
+      throw BadValue(at + ".role",
+                     at + ".role must be user, assistant or system, got " + ShortForm(Json(role)));
     }
     const Json* content = members.Any("content");
     const std::string path = at + ".content";
@@ -111,7 +106,9 @@ class History {
     ends_with_text_ = false;
     is_empty_ = true;
     const bool is_assistant = role == "assistant";
-    if (content->is_string()) {
+    if (role == "system") {
+      AddSystem(content, path);
+    } else if (content->is_string()) {
       AddText(role, content->get<std::string>());
     } else if (is_assistant) {
       AddAnswer(*content, path);
@@ -242,7 +239,7 @@ bool ReadMessagesHistory(FieldReader& reader, Json& chat_messages) {
                                    " entries, got " + std::to_string(messages->size()));
   }
   History history(chat_messages);
-  history.AddSystem(reader.Any("system"));
+  history.AddSystem(reader.Any("system"), "system");
   for (size_t i = 0; i < messages->size(); ++i) {
     history.AddTurn((*messages)[i], BlockPath("messages", i));
   }

@@ -9,7 +9,8 @@ namespace tandem::server {
 // Reads `system` and `messages` of a Messages request and appends them to `chat_messages`, a list
 // for ParseChatRequest. Returns whether the answer continues the last message. The rules are:
 //
-// - The system prompt becomes the first message. Blocks with Claude Code's billing header are
+// - The system prompt becomes the first message. Messages of role system stay where they are.
+// Blocks with Claude Code's billing header are
 //   dropped: they change with every request, so that no prefix would be cached.
 // - Neighbouring messages of one role become one message, as in Anthropic's API.
 // - `tool_use` becomes a tool call, `tool_result` a message of role tool with the tool's name. The

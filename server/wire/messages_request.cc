@@ -23,6 +23,7 @@ constexpr size_t kMostToolNameBytes = 64;
 constexpr std::string_view kToolNameBytes =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
 constexpr std::string_view kSchemaPath = "response_format.json_schema";
+constexpr std::string_view kFormatField = "response_format";
 constexpr std::string_view kParametersPath = ".function.parameters";
 
 // The member `type`, one of `known`.
@@ -170,11 +171,13 @@ void ReadSchema(const Json& given, const std::string& path, Json& chat) {
   out["json_schema"]["schema"] = *schema;
 }
 
-void ReadOutputConfig(FieldReader& reader, Json& chat) {
+// Returns the path of the format, if there is one.
+std::string ReadOutputConfig(FieldReader& reader, Json& chat) {
   const Json* old_format = reader.Object("output_format");
   if (old_format != nullptr) ReadSchema(*old_format, "output_format", chat);
   const Json* given = reader.Object("output_config");
-  if (given == nullptr) return;
+  const std::string old_path = old_format != nullptr ? "output_format" : "";
+  if (given == nullptr) return old_path;
   FieldReader config(*given, "output_config");
   if (const auto effort = config.String("effort")) {
     static constexpr std::array<std::string_view, 5> kEfforts = {"low", "medium", "high", "xhigh",
@@ -187,11 +190,12 @@ void ReadOutputConfig(FieldReader& reader, Json& chat) {
     chat["reasoning_effort"] = *effort;
   }
   const Json* format = config.Object("format");
-  if (format == nullptr) return;
+  if (format == nullptr) return old_path;
   if (old_format != nullptr) {
     throw BadValue("output_format", "output_format and output_config.format exclude each other");
   }
   ReadSchema(*format, "output_config.format", chat);
+  return "output_config.format";
 }
 
 std::string Replaced(std::string text, std::string_view from, std::string_view to) {
@@ -221,7 +225,9 @@ std::string WithToolIndex(std::string text, const std::vector<size_t>& indexes) 
 std::string InMessagesTerms(std::string text, const MessagesRequest& request) {
   text = WithToolIndex(std::move(text), request.tool_indexes);
   text = Replaced(std::move(text), kParametersPath, ".input_schema");
-  return Replaced(std::move(text), kSchemaPath, "output_config.format");
+  if (request.format_path.empty()) return text;
+  text = Replaced(std::move(text), kSchemaPath, request.format_path);
+  return Replaced(std::move(text), kFormatField, request.format_path);
 }
 
 }  // namespace
@@ -242,7 +248,7 @@ MessagesRequest ParseMessagesRequest(const Json& body, MessagesRoute route,
   ReadSampling(reader, chat);
   ReadToolChoice(reader, ReadTools(reader, request, chat), chat);
   request.thinking_budget = ReadThinking(reader, chat);
-  ReadOutputConfig(reader, chat);
+  request.format_path = ReadOutputConfig(reader, chat);
   if (reader.Bool("stream").value_or(false)) chat["stream"] = true;
   request.ignored = reader.unknown();
   request.chat = std::make_shared<const Json>(std::move(chat));

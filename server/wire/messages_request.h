@@ -21,6 +21,7 @@ struct MessagesRequest {
   std::vector<std::string> ignored;        // unknown top-level fields, for x-ignored-params
   std::vector<std::string> ignored_tools;  // tools that run on Anthropic's servers, by type
   std::optional<int64_t> thinking_budget;  // tokens of reasoning; unset: no bound
+  std::string format_path;                 // the field that holds the schema; empty: none
   std::vector<size_t> tool_indexes;        // per tool of `chat`: its index in the request
 };
 

@@ -152,7 +152,7 @@ class Answers(MessagesCase):
             self.assertIn(json.loads(answer["content"][0]["text"]), ({"kind": "cat"}, {"kind": "dog"}))
             self.assertEqual(answer["stop_reason"], "end_turn")
         self.refused(server, body(output_format={"type": "json_schema", "schema": {"not": {}}}),
-                     "output_config.format.schema")
+                     "output_format.schema")
 
 
 class Prompts(MessagesCase):
@@ -278,7 +278,7 @@ class Fields(MessagesCase):
         for given, contains in (
                 (body(max_tokens=None), "max_tokens"), (body(max_tokens=0), "max_tokens"),
                 (body(temperature=1.5), "temperature"), (body(messages=[]), "messages"),
-                (body(messages=[{"role": "system", "content": "a"}]), "messages[0].role"),
+                (body(messages=[{"role": "tool", "content": "a"}]), "messages[0].role"),
                 (body(messages=[{"role": "user", "content": [{"type": "image"}]}]),
                  "messages[0].content[0]"),
                 (body(stop_sequences=["a"] * 17), "stop_sequences"),

@@ -55,6 +55,16 @@ TEST(MessagesRequest, BillingBlocksOfTheSystemAreDropped) {
   EXPECT_EQ(none[0]["role"], "user");
 }
 
+TEST(MessagesRequest, MessagesOfTheSystemStayWhereTheyAre) {
+  const MessagesJson history = HistoryOf(R"({"role": "system", "content": "b"},
+      {"role": "user", "content": "Hi"}, {"role": "system", "content": [{"type": "text",
+      "text": "c"}]})",
+                                         R"(, "system": "a")");
+  ASSERT_EQ(history.size(), 3u);
+  EXPECT_EQ(history[0]["content"].size(), 2u);
+  EXPECT_EQ(history[2]["role"], "system");
+}
+
 TEST(MessagesRequest, ToolUseAndResultsBecomeCallsAndToolMessages) {
   EXPECT_EQ(HistoryOf(R"(
       {"role": "user", "content": "Weather?"},
@@ -205,7 +215,7 @@ TEST(MessagesRequest, EveryFaultNamesItsField) {
       {R"("messages": [1])", "messages[0]", "invalid_type"},
       {R"("messages": [{"content": "a"}])", "messages[0].role", "missing_required_parameter"},
       {R"("messages": [{"role": "user"}])", "messages[0].content", "missing_required_parameter"},
-      {message("system", R"("a")"), "messages[0].role", "invalid_value"},
+      {message("tool", R"("a")"), "messages[0].role", "invalid_value"},
       {message("user", "1"), "messages[0].content", "invalid_type"},
       {message("user", "[]"), "messages[0].content", "invalid_value"},
       {message("user", "[1]"), "messages[0].content[0]", "invalid_type"},
@@ -310,6 +320,7 @@ TEST(MessagesRequest, ChatAcceptsWhatIsTranslated) {
 TEST(MessagesRequest, LaterErrorsNameTheFieldsOfTheRequest) {
   MessagesRequest request;
   request.tool_indexes = {0, 3};
+  request.format_path = "output_config.format";
   const Error schema =
       InMessagesTerms(BadValue("response_format.json_schema.schema",
                                "response_format.json_schema.schema.not is not supported"),
@@ -317,6 +328,8 @@ TEST(MessagesRequest, LaterErrorsNameTheFieldsOfTheRequest) {
   EXPECT_EQ(schema.param(), "output_config.format.schema");
   EXPECT_STREQ(schema.what(), "output_config.format.schema.not is not supported");
   EXPECT_EQ(schema.reason(), "invalid_value");
+  request.format_path = "output_format";
+  EXPECT_EQ(InMessagesTerms(BadValue("response_format", "x"), request).param(), "output_format");
   const Error tool = InMessagesTerms(BadValue("tools[1].function.parameters", "x"), request);
   EXPECT_EQ(tool.param(), "tools[3].input_schema");
   EXPECT_EQ(InMessagesTerms(BadValue("tools[99999]", "x"), request).param(), "tools[99999]");
