@@ -264,7 +264,7 @@ class Fields(MessagesCase):
         server = self.serve()
         plain = server.post(MESSAGES, body())["content"]
         status, headers, answer = ask(
-            server, "POST", MESSAGES,
+            server, "POST", MESSAGES + "?beta=true",
             body(metadata={"user_id": "u"}, service_tier="auto", context_management={"edits": []},
                  cache_control={"type": "ephemeral"}, top_k=0, nonsense=1,
                  messages=[{"role": "user", "content": [
