@@ -30,6 +30,14 @@ struct StopSpec {
   bool include_stop_string = false;  // the stop string stays in the text
 };
 
+// Bounds a thought: an answer's text between two marks that are single tokens.
+struct ThoughtLimit {
+  TokenId open = -1;       // -1: none; only a thought that the prompt has opened is bounded
+  TokenId close = 0;       // follows at the limit
+  int64_t max_tokens = 0;  // of one choice, without the marks
+  bool is_open = false;    // the prompt ends within the thought
+};
+
 struct GenerationRequest {
   // Not empty; ids in range; shorter than max_model_len. With `pooling`, it may be as long.
   std::vector<TokenId> prompt;
@@ -59,6 +67,8 @@ struct GenerationRequest {
   // choice ends (kStop) as soon as its text is complete and nothing can follow; end tokens are
   // drawn only after a complete text.
   std::shared_ptr<const Grammar> grammar = {};
+  // Where a grammar does not allow the closing mark, the thought goes on until it does.
+  std::optional<ThoughtLimit> thought_limit = {};
   uint64_t client = 0;         // clients take turns
   uint64_t prefix_tenant = 0;  // cached prefixes are shared within one tenant only
   std::optional<std::chrono::steady_clock::time_point> deadline;

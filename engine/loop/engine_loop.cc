@@ -187,6 +187,7 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
   output.skip_special_tokens = request.skip_special_tokens;
   output.shown_special_tokens = request.shown_special_tokens;
   output.continues_text = request.continues_text;
+  output.thought_limit = request.thought_limit;
   output.with_logprobs = request.top_logprobs >= 0;
   active->choices.reserve(static_cast<size_t>(request.n));
   for (int i = 0; i < request.n; ++i) {
@@ -410,6 +411,7 @@ void EngineLoop::SampleAndTake() {
       job.sampler = &choice.sampler;
       job.position = sequence.length();
       job.banned = choice.output.banned_tokens();
+      job.forced = choice.output.forced_token();
       if (active.request.grammar) {
         job.grammar = active.request.grammar.get();
         job.matcher = &choice.matcher;
