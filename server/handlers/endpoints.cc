@@ -11,6 +11,7 @@ std::span<const Endpoint> MetricsEndpoints();
 std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
 std::span<const Endpoint> ChatEndpoints();
+std::span<const Endpoint> ResponsesEndpoints();
 std::span<const Endpoint> CompletionEndpoints();
 std::span<const Endpoint> EmbeddingEndpoints();
 std::span<const Endpoint> RerankEndpoints();
@@ -54,25 +55,16 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),
-      MetricsEndpoints(),
-      OpenApiEndpoints(),
-      ModelEndpoints(),
-      ChatEndpoints(),
-      CompletionEndpoints(),
-      EmbeddingEndpoints(),
-      RerankEndpoints(),
-      TokenizeEndpoints(),
-      RenderEndpoints(),
-      FileEndpoints(),
-      FineTuningJobEndpoints(),
-      FineTuningFollowEndpoints(),
-      AdminModelEndpoints(),
-      AdapterEndpoints(),
-      AliasEndpoints(),
-      ConvertEndpoints(),
-      AdminJobEndpoints(),
-      AdminKeyEndpoints(),
+      StatusEndpoints(),        MetricsEndpoints(),
+      OpenApiEndpoints(),       ModelEndpoints(),
+      ChatEndpoints(),          ResponsesEndpoints(),
+      CompletionEndpoints(),    EmbeddingEndpoints(),
+      RerankEndpoints(),        TokenizeEndpoints(),
+      RenderEndpoints(),        FileEndpoints(),
+      FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
+      AdminModelEndpoints(),    AdapterEndpoints(),
+      AliasEndpoints(),         ConvertEndpoints(),
+      AdminJobEndpoints(),      AdminKeyEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

@@ -102,6 +102,8 @@ void ListModels(const HandlerContext& context, Request request, ResponseWriter w
   body["data"] = Json::array();
   const Viewer viewer = ViewerOf(context, request);
   for (const auto& entry : context.models.List(viewer)) body["data"].push_back(ModelObject(entry));
+  // Codex asks with its version and reads this member.
+  if (request.FindQuery("client_version") != nullptr) body["models"] = body["data"];
   writer.Json(200, body.dump());
 }
 
