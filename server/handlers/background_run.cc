@@ -27,9 +27,9 @@ bool IsLast(std::string_view event_type) {
 }
 
 // Passes the events of the renderer on, and stores the end.
-class Run : public std::enable_shared_from_this<Run> {
+class BackgroundRun : public std::enable_shared_from_this<BackgroundRun> {
  public:
-  Run(const HandlerContext& context, std::shared_ptr<BackgroundResponse> response)
+  BackgroundRun(const HandlerContext& context, std::shared_ptr<BackgroundResponse> response)
       : background_(*context.background),
         store_(RequireResponses(context)),
         response_(std::move(response)) {}
@@ -109,7 +109,7 @@ std::shared_ptr<BackgroundResponse> RunInBackground(const HandlerContext& contex
   store.Put(record);
   const auto response = std::make_shared<BackgroundResponse>(record);
   context.background->Add(response);
-  const auto run = std::make_shared<Run>(context, response);
+  const auto run = std::make_shared<BackgroundRun>(context, response);
   const auto refused = Attempt([&] {
     const DetachedRequests::Detached detached = context.detached->Open(
         request.id, [run](const Response& answer) { run->OnAnswer(answer); });

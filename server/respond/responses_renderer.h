@@ -15,8 +15,8 @@ namespace tandem::server {
 // What a response needs besides the shape of its reply.
 struct ResponsesShape {
   // The members of the response object that repeat the request.
-  std::shared_ptr<const nlohmann::ordered_json> settings;
-  std::map<std::string, ResponsesTool> tools;  // by the name that the model sees
+  std::shared_ptr<const nlohmann::ordered_json> settings = nullptr;
+  std::map<std::string, ResponsesTool> tools = {};  // by the name that the model sees
   // Keeps a final response object, then calls `done` once on any thread: whether it is kept. Unset:
   // the response is not stored. A response that could not be kept tells so with store: false.
   using Done = std::function<void(bool is_kept)>;

@@ -18,7 +18,7 @@ using engine::IsString;
 // Chat completions take as many messages.
 constexpr size_t kMostItems = 4096;
 constexpr size_t kMostIdBytes = 128;
-constexpr size_t kMostIgnored = 32;  // names of skipped types
+constexpr size_t kMostIgnoredItems = 32;  // names of skipped types
 
 // Beginnings of the types of items that tools at OpenAI write.
 constexpr std::array<std::string_view, 12> kHostedItems = {
@@ -28,7 +28,7 @@ constexpr std::array<std::string_view, 12> kHostedItems = {
 
 std::string At(const std::string& list, size_t i) { return list + "[" + std::to_string(i) + "]"; }
 
-std::string TypeOf(const Json& item) {
+std::string ItemType(const Json& item) {
   const auto found = item.find("type");
   if (found != item.end() && found->is_string()) return found->get<std::string>();
   // OpenAI's SDKs leave the type of messages and references out.
@@ -129,7 +129,7 @@ class MessageList {
       throw BadValue("input", "input must have at most " + std::to_string(kMostItems) +
                                   " items, those of previous_response_id included");
     }
-    const std::string type = TypeOf(item);
+    const std::string type = ItemType(item);
     if (type == "message") return AddMessage(item, at);
     if (type == "function_call" || type == "custom_tool_call") return AddCall(item, type, at);
     if (type == "function_call_output" || type == "custom_tool_call_output") {
@@ -150,7 +150,7 @@ class MessageList {
     }
     std::string ignored = "input." + type;
     auto& all = out_.ignored;
-    if (all.size() < kMostIgnored && std::find(all.begin(), all.end(), ignored) == all.end()) {
+    if (all.size() < kMostIgnoredItems && std::find(all.begin(), all.end(), ignored) == all.end()) {
       all.push_back(std::move(ignored));
     }
   }

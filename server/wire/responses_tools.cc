@@ -10,8 +10,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMostTools = 512;
-constexpr size_t kMostIgnored = 32;
+constexpr size_t kMostResponseTools = 512;
+constexpr size_t kMostIgnoredTools = 32;
 
 // Beginnings of the types: some carry a version, as web_search_2025_08_26.
 constexpr std::array<std::string_view, 11> kHostedTools = {
@@ -61,7 +61,7 @@ class ToolList {
       AddNamespace(members, at);
     } else if (IsHostedTool(type)) {
       auto& all = tools_.ignored;
-      if (all.size() < kMostIgnored && std::find(all.begin(), all.end(), type) == all.end()) {
+      if (all.size() < kMostIgnoredTools && std::find(all.begin(), all.end(), type) == all.end()) {
         all.push_back(type);
       }
     } else {
@@ -69,8 +69,9 @@ class ToolList {
                                        (name_space.empty() ? " or namespace" : "") + ", got " +
                                        ShortForm(Json(type)));
     }
-    if (tools_.chat.size() > kMostTools) {
-      throw BadValue("tools", "tools must have at most " + std::to_string(kMostTools) + " entries");
+    if (tools_.chat.size() > kMostResponseTools) {
+      throw BadValue("tools",
+                     "tools must have at most " + std::to_string(kMostResponseTools) + " entries");
     }
   }
 
