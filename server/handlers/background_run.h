@@ -17,7 +17,7 @@ bool PutOrLog(ResponseStore& store, const StoredResponse& record);
 
 // Starts a response that runs without its client. It is on disk before it starts, so that a killed
 // server finds it again. `writer` gets the headers of a refusal. Throws kUnavailable
-// (insufficient_storage) for a full disk, and what Generate throws; then nothing stays.
+// (insufficient_storage) for a full disk, and passes on the errors of Generate. Then nothing stays.
 std::shared_ptr<BackgroundResponse> RunInBackground(const HandlerContext& context,
                                                     const Request& request,
                                                     PreparedResponse prepared,

@@ -29,6 +29,7 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   out["capabilities"] = Json::array();
   if (model.loaded().tokenizer && model.loaded().chat_template) {
     out["capabilities"].push_back("chat");
+    out["capabilities"].push_back("responses");
   }
   out["capabilities"].push_back("completions");
   out["capabilities"].push_back("embeddings");

@@ -12,8 +12,8 @@
 
 namespace tandem::server {
 
-// Plays the connection for requests that have no client, such as background responses. Nobody
-// disconnects them, and they never wait for a slow reader. Thread-safe.
+// Plays the connection for requests that have no client, such as background responses. They never
+// wait for a slow reader, and only their owner disconnects them. Thread-safe.
 class DetachedRequests {
  public:
   // The answer to an exception of a task, and to a request that its handler has dropped.

@@ -26,7 +26,7 @@ namespace tandem::server {
 //
 // A call that begins and turns out not to be one (CallDropped) has been announced already. Its item
 // ends with status incomplete, and the model's text of the call follows as message text. Without
-// events nobody has seen the item, so it is removed.
+// events no client has seen the item, so it is removed.
 class ResponsesOutput {
  public:
   // `data` is the JSON of one event.

@@ -12,7 +12,7 @@
 
 namespace tandem::server {
 
-// What a response needs besides the shape of its reply.
+// The parameters of a response besides the shape of its reply.
 struct ResponsesShape {
   // The members of the response object that repeat the request.
   std::shared_ptr<const nlohmann::ordered_json> settings = nullptr;

@@ -10,8 +10,8 @@
 
 namespace tandem::server {
 
-// What a request of the Responses API may refer to. Both return nullopt for unknown ids, and for
-// records that the caller may not see.
+// Finds the records that a request of the Responses API names. Both return nullopt for unknown ids,
+// and for records that the caller may not see.
 struct ResponsesLookup {
   // The input and output items of a stored response, in order.
   std::function<std::optional<nlohmann::ordered_json>(const std::string& response_id)> items_of;
