@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "engine/base/log.h"
-#include "server/handlers/background_run.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/query_fields.h"
-#include "server/handlers/response_follower.h"
-#include "server/handlers/responses_request.h"
+#include "server/handlers/responses/background_run.h"
+#include "server/handlers/responses/response_follower.h"
+#include "server/handlers/responses/responses_request.h"
 #include "server/respond/error_response.h"
 #include "server/respond/responses_output.h"
 #include "server/respond/responses_renderer.h"

@@ -1,4 +1,4 @@
-#include "server/handlers/background_run.h"
+#include "server/handlers/responses/background_run.h"
 
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "server/handlers/response_follower.h"
+#include "server/handlers/responses/response_follower.h"
 
 #include <string>
 #include <string_view>

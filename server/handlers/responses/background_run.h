@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "server/handlers/handlers.h"
-#include "server/handlers/responses_request.h"
+#include "server/handlers/responses/responses_request.h"
 #include "server/responses/background_response.h"
 #include "server/responses/response_store.h"
 

@@ -1,4 +1,4 @@
-#include "server/handlers/responses_request.h"
+#include "server/handlers/responses/responses_request.h"
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
