@@ -13,6 +13,7 @@ std::span<const Endpoint> MetricsEndpoints();
 std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
 std::span<const Endpoint> ChatEndpoints();
+std::span<const Endpoint> ResponsesEndpoints();
 std::span<const Endpoint> CompletionEndpoints();
 std::span<const Endpoint> MessagesEndpoints();
 std::span<const Endpoint> EmbeddingEndpoints();
@@ -62,16 +63,13 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),        MetricsEndpoints(),
-      OpenApiEndpoints(),       ModelEndpoints(),
-      ChatEndpoints(),          CompletionEndpoints(),
-      MessagesEndpoints(),      EmbeddingEndpoints(),
-      RerankEndpoints(),        TokenizeEndpoints(),
-      RenderEndpoints(),        FileEndpoints(),
-      FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
-      AdminModelEndpoints(),    AdapterEndpoints(),
-      AliasEndpoints(),         ConvertEndpoints(),
-      AdminJobEndpoints(),      AdminKeyEndpoints(),
+      StatusEndpoints(),     MetricsEndpoints(),       OpenApiEndpoints(),
+      ModelEndpoints(),      ChatEndpoints(),          ResponsesEndpoints(),
+      CompletionEndpoints(), MessagesEndpoints(),      EmbeddingEndpoints(),
+      RerankEndpoints(),     TokenizeEndpoints(),      RenderEndpoints(),
+      FileEndpoints(),       FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
+      AdminModelEndpoints(), AdapterEndpoints(),       AliasEndpoints(),
+      ConvertEndpoints(),    AdminJobEndpoints(),      AdminKeyEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {
