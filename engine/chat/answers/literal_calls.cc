@@ -94,8 +94,8 @@ class LiteralReader {
 
   bool OpensText() const {
     if (text_.empty()) return false;
-    if (!syntax_.quote.empty()) return text_.starts_with(syntax_.quote);
-    return text_.front() == '\'' || text_.front() == '"';
+    if (text_.front() == '"') return true;
+    return syntax_.quote.empty() ? text_.front() == '\'' : text_.starts_with(syntax_.quote);
   }
 
   bool Value(std::string& json, int depth) {
@@ -136,7 +136,7 @@ class LiteralReader {
     static constexpr std::pair<std::string_view, std::string_view> kPython[] = {
         {"True", "true"}, {"False", "false"}, {"None", "null"}};
     for (const auto& [python, constant] : kPython) {
-      if (word != (syntax_.is_python ? python : constant)) continue;
+      if (word != constant && !(syntax_.is_python && word == python)) continue;
       json += constant;
       return true;
     }
@@ -149,7 +149,7 @@ class LiteralReader {
 
   // REQUIRES: OpensText().
   bool Text(std::string& out) {
-    if (!syntax_.quote.empty()) {
+    if (!syntax_.quote.empty() && text_.starts_with(syntax_.quote)) {
       const size_t end = text_.find(syntax_.quote, syntax_.quote.size());
       if (end == std::string_view::npos) return false;
       out = text_.substr(syntax_.quote.size(), end - syntax_.quote.size());
@@ -177,7 +177,7 @@ class LiteralReader {
     if (text_.empty()) return false;
     const char byte = text_.front();
     text_.remove_prefix(1);
-    static constexpr std::string_view kLetters = "ntr\\'\"/", kBytes = "\n\t\r\\'\"/";
+    static constexpr std::string_view kLetters = "bfntr\\'\"/", kBytes = "\b\f\n\t\r\\'\"/";
     if (const size_t i = kLetters.find(byte); i != std::string_view::npos) {
       out.push_back(kBytes[i]);
       return true;
@@ -224,7 +224,7 @@ std::optional<size_t> LiteralEnd::Find(std::string_view text) {
   const std::string_view mark = syntax_.quote;
   for (; at_ < text.size(); ++at_) {
     const std::string_view rest = text.substr(at_);
-    if (!mark.empty() && rest.front() == mark.front()) {
+    if (!mark.empty() && quote_ != '"' && rest.front() == mark.front()) {
       if (rest.size() < mark.size() && mark.starts_with(rest)) return std::nullopt;
       if (rest.starts_with(mark)) {
         quote_ = quote_ == 0 ? 1 : 0;
@@ -234,13 +234,13 @@ std::optional<size_t> LiteralEnd::Find(std::string_view text) {
     }
     const char byte = rest.front();
     if (quote_ != 0) {
-      if (byte == '\\' && mark.empty()) {
+      if (byte == '\\' && quote_ != 1) {
         if (rest.size() < 2) return std::nullopt;
         ++at_;
       } else if (byte == quote_) {
         quote_ = 0;
       }
-    } else if (mark.empty() && (byte == '\'' || byte == '"')) {
+    } else if (byte == '"' || (mark.empty() && byte == '\'')) {
       quote_ = byte;
     } else if (byte == '[' || byte == '{' || byte == '(') {
       ++depth_;
