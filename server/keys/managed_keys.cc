@@ -9,6 +9,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 
 namespace tandem::server {
 
@@ -130,11 +131,18 @@ void ManagedKeys::Run() {
       RefreshLocked();
       NoteUses();
     });
-    const std::string text = fault ? fault->what() : "";
-    if (text == last_fault_) continue;
-    last_fault_ = text;
-    if (fault) spdlog::error("api_keys_db_unusable kept_keys=true reason=\"{}\"", text);
+    // Without memory for the report, the next round makes it.
+    HasMemoryFor([&] { ReportFault(fault ? fault->what() : std::string_view()); });
   }
+}
+
+// Logs a fault once, until another one or none follows.
+void ManagedKeys::ReportFault(std::string_view text) {
+  if (text == last_fault_) return;
+  if (!text.empty()) {
+    spdlog::error("api_keys_db_unusable kept_keys=true reason=\"{}\"", text);
+  }
+  last_fault_ = text;
 }
 
 }  // namespace tandem::server

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -58,6 +59,7 @@ class ManagedKeys {
   void RefreshLocked();
   void NoteUses();
   void Run();
+  void ReportFault(std::string_view text);
 
   const Options options_;
   ApiKeys& keys_;

@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/chat/answers/partial_mark.h"
+
 namespace tandem::engine {
-namespace {
-
-constexpr std::string_view kSpace = " \t\r\n";
-
-// Length of the longest suffix of `text` that is a proper prefix of `mark`.
-size_t PartialEnd(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
-    if (text.ends_with(mark.substr(0, n))) return n;
-  }
-  return 0;
-}
-
-}  // namespace
-
 AnswerInput::AnswerInput(std::vector<std::string> token_marks)
     : token_marks_(std::move(token_marks)) {}
 
@@ -47,7 +35,7 @@ std::string_view AnswerInput::Take(size_t n) {
 }
 
 bool AnswerInput::SkipSpace() {
-  Take(std::min(text().find_first_not_of(kSpace), text().size()));
+  Take(std::min(text().find_first_not_of(kWhiteSpace), text().size()));
   return !text().empty();
 }
 

@@ -2,10 +2,11 @@
 
 #include <utility>
 
+#include "engine/chat/answers/partial_mark.h"
+
 namespace tandem::engine {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
 constexpr size_t kMostHeldSpace = 4096;
 
 template <class Part>
@@ -25,7 +26,7 @@ void AnswerWriter::Reasoning(std::string_view text) { AppendText<ReasoningPart>(
 
 void AnswerWriter::Text(std::string_view text) {
   if (tools_ == nullptr) return AppendText<TextPart>(*out_, text);  // no call needs layout
-  const size_t last = text.find_last_not_of(kSpace);
+  const size_t last = text.find_last_not_of(kWhiteSpace);
   if (last != std::string_view::npos || space_.size() + text.size() > kMostHeldSpace) {
     const size_t end = last == std::string_view::npos ? text.size() : last + 1;
     AppendText<TextPart>(*out_, std::exchange(space_, {}));

@@ -7,6 +7,7 @@
 
 #include "engine/base/attempt.h"
 #include "engine/chat/answers/literal_calls.h"
+#include "engine/chat/answers/partial_mark.h"
 #include "engine/io/json.h"
 
 namespace tandem::engine {
@@ -14,7 +15,6 @@ namespace {
 
 using Status = CallBody::Status;
 
-constexpr std::string_view kSpace = " \t\r\n";
 // The longest name of a tool is 64 bytes; a note may follow it.
 constexpr size_t kMostNameBytes = 256;
 // White space between two tags of a call. More of it is part of a value.
@@ -94,7 +94,7 @@ class JsonBody : public CallBody {
   bool KeepArguments() {
     if (value_ == "null") return true;
     if (value_.starts_with('"')) value_ = ReadJsonString(value_).value_or("");
-    const size_t begin = value_.find_first_not_of(kSpace);
+    const size_t begin = value_.find_first_not_of(kWhiteSpace);
     if (begin == std::string::npos || value_[begin] != '{' || !IsJsonValue(value_)) return false;
     arguments_ = value_;
     return true;
@@ -131,8 +131,8 @@ class NamedBody : public CallBody {
       }
       std::string_view name = input.text().substr(0, found.at);
       name = name.substr(0, std::min(name.find(format_.name_note), name.size()));
-      name.remove_prefix(std::min(name.find_first_not_of(kSpace), name.size()));
-      name = name.substr(0, name.find_last_not_of(kSpace) + 1);
+      name.remove_prefix(std::min(name.find_first_not_of(kWhiteSpace), name.size()));
+      name = name.substr(0, name.find_last_not_of(kWhiteSpace) + 1);
       if (!writer.MayCall(name)) return Status::kBad;
       arguments_.emplace(std::string(name));
       input.Take(found.at + found.mark.size());
@@ -201,7 +201,7 @@ class XmlBody : public CallBody {
       }
       search_from_ = end;
       const std::string_view behind = text.substr(end + kParameterEnd.size());
-      const size_t n_space = std::min(behind.find_first_not_of(kSpace), behind.size());
+      const size_t n_space = std::min(behind.find_first_not_of(kWhiteSpace), behind.size());
       if (n_space > kMostSpace) {
         search_from_ = end + 1;
         continue;
@@ -282,10 +282,10 @@ class LiteralBody : public CallBody {
     const bool is_python = format_.style == CallStyle::kPythonic;
     const std::string_view before = is_python ? "[" : "call:";
     const Status undecided = text.size() > kMostNameBytes ? Status::kBad : Status::kMore;
-    text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
     if (!text.starts_with(before)) return before.starts_with(text) ? undecided : Status::kBad;
     text.remove_prefix(before.size());
-    text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
     const size_t end = text.find(is_python ? '(' : '{');
     if (end == std::string_view::npos) return undecided;
     has_name_ = writer.MayCall(text.substr(0, end));
@@ -311,7 +311,7 @@ class LiteralBody : public CallBody {
 Status ArgumentsBody::Read(AnswerInput& input, size_t n, AnswerWriter& writer) {
   const std::string_view text = input.text().substr(0, n);
   const size_t begin =
-      scanner_.depth() == 0 ? std::min(text.find_first_not_of(kSpace), text.size()) : 0;
+      scanner_.depth() == 0 ? std::min(text.find_first_not_of(kWhiteSpace), text.size()) : 0;
   if (scanner_.depth() == 0 && begin < text.size()) {
     if (text[begin] != '{') return Status::kBad;
     writer.Begin(name_);

@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "engine/chat/answers/json_scanner.h"
+#include "engine/chat/answers/partial_mark.h"
 
 namespace tandem::engine {
 namespace {
 
-constexpr int kMaxDepth = 64;
-constexpr std::string_view kSpace = " \t\r\n";
+constexpr int kMaxLiteralDepth = 64;
 constexpr std::string_view kNameBytes =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 
@@ -79,7 +79,9 @@ class LiteralReader {
   }
 
  private:
-  void SkipSpace() { text_.remove_prefix(std::min(text_.find_first_not_of(kSpace), text_.size())); }
+  void SkipSpace() {
+    text_.remove_prefix(std::min(text_.find_first_not_of(kWhiteSpace), text_.size()));
+  }
 
   bool Key(std::string& key, std::string_view colon) {
     SkipSpace();
@@ -99,7 +101,7 @@ class LiteralReader {
   }
 
   bool Value(std::string& json, int depth) {
-    if (depth == kMaxDepth) return false;
+    if (depth == kMaxLiteralDepth) return false;
     SkipSpace();
     if (text_.empty()) return false;
     if (OpensText()) {
@@ -286,7 +288,7 @@ bool IsJsonValue(std::string_view text) {
     status = scanner.Feed(byte);
     if (scanner.depth() == 1 && byte == ',') return false;
   }
-  const bool has_value = text.find_first_not_of(kSpace) != std::string_view::npos;
+  const bool has_value = text.find_first_not_of(kWhiteSpace) != std::string_view::npos;
   return has_value && scanner.depth() == 1 && scanner.Feed(']') == JsonScanner::Status::kDone;
 }
 

@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/chat/answers/partial_mark.h"
+
 namespace tandem::engine {
-namespace {
-
-constexpr std::string_view kWhiteSpace = " \t\r\n";
-
-// Length of the longest suffix of `text` that is a proper prefix of `mark`.
-size_t PartialEnd(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
-    if (text.ends_with(mark.substr(0, n))) return n;
-  }
-  return 0;
-}
-
-}  // namespace
-
 ReasoningSplitter::Pieces ReasoningSplitter::Push(std::string_view text) {
   held_ += text;
   Pieces out;

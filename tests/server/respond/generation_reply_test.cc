@@ -193,14 +193,19 @@ TEST_F(GenerationReplyTest, ChatStreamNamesTheRoleOncePerChoiceAndFinishesOnce) 
   EXPECT_EQ(chunks.back()["usage"]["completion_tokens"], 4);
 }
 
+engine::AnswerOptions AnswerWithThoughts() {
+  engine::AnswerOptions answer;
+  answer.reasoning = engine::ReasoningSplitter::State::kUndecided;
+  return answer;
+}
+
 TEST_F(GenerationReplyTest, ThoughtsAreAnsweredApart) {
   for (const bool stream : {false, true}) {
     ReplyShape shape;
     shape.stream = stream;
     shape.include_usage = true;
     shape.top_logprobs = 0;
-    shape.answer.emplace();
-    shape.answer->reasoning = engine::ReasoningSplitter::State::kUndecided;
+    shape.answer = AnswerWithThoughts();
     Begin(std::move(shape));
     Send(Delta(0, "<thi", {1}));
     Send(Delta(0, "nk>", {2}));
