@@ -90,8 +90,10 @@ std::string CheckTool(const Json& tool, const std::string& path) {
   return name;
 }
 
-std::string TypeOf(const Json& tool) { return tool["type"].get<std::string>(); }
-std::string NameOf(const Json& tool) { return tool[TypeOf(tool)]["name"].get<std::string>(); }
+std::string KindOfTool(const Json& tool) { return tool["type"].get<std::string>(); }
+std::string NameOfTool(const Json& tool) {
+  return tool[KindOfTool(tool)]["name"].get<std::string>();
+}
 
 std::set<std::string> CheckTools(const Json& tools) {
   if (tools.size() > kMostTools) {
@@ -104,7 +106,7 @@ std::set<std::string> CheckTools(const Json& tools) {
     std::string name = CheckTool(tools[i], path);
     if (names.contains(name)) {
       throw BadValue(
-          path + "." + TypeOf(tools[i]) + ".name",
+          path + "." + KindOfTool(tools[i]) + ".name",
           "tools must have different names, and " + ShortForm(Json(name)) + " occurs twice");
     }
     names.insert(std::move(name));
@@ -126,7 +128,7 @@ std::string NamedTool(const Json& choice, const std::string& path, const Json& t
   FieldReader named(RequiredObject(members, type, path), at);
   std::string name = named.RequiredString("name");
   if (std::none_of(tools.begin(), tools.end(), [&](const Json& tool) {
-        return TypeOf(tool) == type && NameOf(tool) == name;
+        return KindOfTool(tool) == type && NameOfTool(tool) == name;
       })) {
     throw BadValue(at + ".name", at + ".name must name one of the tools of type " + type +
                                      ", got " + ShortForm(Json(name)));
@@ -137,7 +139,7 @@ std::string NamedTool(const Json& choice, const std::string& path, const Json& t
 std::shared_ptr<const Json> Chosen(const Json& tools, const std::set<std::string>& names) {
   Json out = Json::array();
   for (const Json& tool : tools) {
-    if (names.contains(NameOf(tool))) out.push_back(tool);
+    if (names.contains(NameOfTool(tool))) out.push_back(tool);
   }
   return std::make_shared<const Json>(std::move(out));
 }
@@ -171,7 +173,7 @@ void CheckChoiceWithoutTools(const Json* choice) {
   throw BadValue("tool_choice", "tool_choice must be none or auto without tools");
 }
 
-void ReadChoice(const Json& choice, ToolFields& fields) {
+void ReadToolChoice(const Json& choice, ToolFields& fields) {
   if (choice.is_string()) {
     fields.is_forced = IsString(choice, "required");
     if (fields.is_forced || IsString(choice, "auto")) return;
@@ -201,7 +203,7 @@ ToolFields ReadToolFields(FieldReader& reader) {
   fields.declared = std::make_shared<const Json>(*tools);
   fields.tools = fields.callable = fields.declared;
   fields.is_parallel = is_parallel;
-  if (choice != nullptr) ReadChoice(*choice, fields);
+  if (choice != nullptr) ReadToolChoice(*choice, fields);
   if (fields.is_forced) NeedGrammars("tool_choice");
   return fields;
 }

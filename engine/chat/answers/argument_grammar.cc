@@ -20,7 +20,7 @@ constexpr std::array<std::string_view, 12> kSimple = {
     "type",  "properties",  "required", "additionalProperties",
     "$defs", "definitions", "$schema",  "description",
     "title", "default",     "examples", "strict"};
-constexpr std::string_view kNameBytes =
+constexpr std::string_view kKeyBytes =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
 constexpr std::string_view kAnyName = "[A-Za-z_][A-Za-z0-9_]{0,63}";
 
@@ -123,7 +123,7 @@ std::vector<ArgumentGrammar::Parameter> ArgumentGrammar::Parameters(
   if (has_properties) {
     for (const auto& [name, property] : schema["properties"].items()) {
       const std::string path = tool.path + ".properties." + name;
-      if (name.empty() || name.find_first_not_of(kNameBytes) != std::string::npos) {
+      if (name.empty() || name.find_first_not_of(kKeyBytes) != std::string::npos) {
         if (!is_required(name)) continue;
         throw Unspellable(path,
                           "cannot be spelled in the format of this model's calls: use "

@@ -4,20 +4,9 @@
 #include <utility>
 
 #include "engine/chat/answers/declared_tools.h"
+#include "engine/chat/answers/partial_mark.h"
 
 namespace tandem::engine {
-namespace {
-
-// Length of the longest suffix of `text` that is a proper prefix of `mark`.
-size_t PartialEnd(std::string_view text, std::string_view mark) {
-  for (size_t n = std::min(text.size(), mark.size() - 1); n > 0; --n) {
-    if (text.ends_with(mark.substr(0, n))) return n;
-  }
-  return 0;
-}
-
-}  // namespace
-
 RawInputSplitter::RawInputSplitter(const std::vector<std::string>& names) : names_(names) {
   for (const std::string& name : names) marks_.push_back(RawInputMark(name));
 }

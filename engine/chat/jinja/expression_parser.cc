@@ -15,7 +15,7 @@ void Deepen(int& depth, const ExprPtr& child) {
 void Deepen(int& depth, const std::vector<ExprPtr>& children) {
   for (const ExprPtr& child : children) Deepen(depth, child);
 }
-void Deepen(int& depth, const CallArguments& arguments) {
+void Deepen(int& depth, const ArgumentList& arguments) {
   Deepen(depth, arguments.positional);
   for (const auto& [name, value] : arguments.named) Deepen(depth, value);
   Deepen(depth, arguments.more_positional);
@@ -380,8 +380,8 @@ class ExpressionParser {
     return Make(at, std::move(slice));
   }
 
-  CallArguments ParseCallArguments() {
-    CallArguments arguments;
+  ArgumentList ParseCallArguments() {
+    ArgumentList arguments;
     in_.ExpectOp("(");
     bool first = true;
     while (!in_.SkipOp(")")) {

@@ -112,7 +112,7 @@ struct Setting {
   bool has_tokens = false;
   bool is_forced = false;
   bool has_raw = false;
-  std::optional<ReasoningSplitter::State> reasoning;
+  std::optional<ReasoningSplitter::State> reasoning = {};
 };
 
 // One row, its tools, and walks through the masks of its grammar.
