@@ -13,7 +13,7 @@
 
 namespace tandem::server {
 
-// What the answer to a chat must be.
+// The constraint of an answer to a chat.
 struct AnswerGrammar {
   std::shared_ptr<const engine::Grammar> grammar;  // null: any text
   bool is_text = false;              // the whole answer is content, without thoughts and calls

@@ -19,8 +19,8 @@ const engine::ToolFormat* ToolFormatOf(const HandlerContext& context, const Serv
 const engine::ToolFormat& CallFormatOf(const HandlerContext& context, const ServedModel& model);
 
 // Prepares the tools of a chat for the template. Custom tools become functions with the parameter
-// `input`. For a template that writes no tools, or no calls in a known format, a text at the
-// beginning of the chat describes the tools and the form of a call, and calls of the history become
+// `input`. A template may write no tools, or no calls in a known format. Then a text at the
+// beginning of the chat describes the tools and the form of a call, and the history's calls become
 // text. Throws kUnsupported (tools) if the server runs with --tool-parser none.
 void PrepareTools(const HandlerContext& context, const ServedModel& model, ChatPrompt& prompt);
 

@@ -117,7 +117,7 @@ class Builder {
     return {marks.begin(), marks.end()};
   }
 
-  // What a text cannot begin with, because its reader takes it for a thought or a call.
+  // A text cannot begin so, because its reader would take it for a thought or a call.
   std::vector<std::string> ForbiddenBeginnings() const {
     std::vector<std::string> out;
     if (must_open()) out.push_back(ThinkBeginning());

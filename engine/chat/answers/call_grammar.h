@@ -23,7 +23,7 @@ struct CallableTool {
   std::optional<std::string> input_grammar = {};
 };
 
-// How a mark stands in a model's vocabulary.
+// A mark in a model's vocabulary.
 struct MarkToken {
   std::optional<TokenId> id;  // a control token; unset: letters like any text
   bool ends_answer = false;   // the token ends the answer, so a grammar cannot hold it
@@ -37,15 +37,15 @@ struct CallGrammarOptions {
   // The Lark part that describes an answer in place of a call. Empty: any text.
   std::string answer;
   std::function<MarkToken(std::string_view mark)> find_mark;
-  // The JSON behind %json for a schema, checked. Throws for what the grammar cannot hold, with the
-  // path as param.
+  // The JSON behind %json for a schema, checked. Throws with the path as param for a schema
+  // that the grammar cannot hold.
   std::function<std::string(const nlohmann::ordered_json& schema, const std::string& path)> schema;
 };
 
 // A Lark grammar, in llguidance's variant, of the answers that call these tools: each call in the
 // model's format, with a declared name, arguments of its schema and all marks. The parser of the
 // same row reads every call that the grammar allows, with the same name and arguments. A text
-// outside of calls holds nothing that the parser takes for one. Arguments stand in the order of
+// outside of calls holds nothing that the parser takes for one. Arguments follow the order of
 // their schema. A thought may stand before all of it.
 //
 // REQUIRES: a tool, or an answer. Throws kInvalidArgument (unsupported_schema) with the path for
