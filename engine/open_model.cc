@@ -12,6 +12,7 @@
 #include "engine/constrain/grammar.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
+#include "engine/infill.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
@@ -164,11 +165,13 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   ReadGenerationConfig(dir, loaded, end_tokens);
   if (config.bos_token >= 0) loaded.bos = config.bos_token;
   if (files) {
+    std::optional<InfillTokens> infill = FindInfillTokens(*files);
     loaded.tokenizer = std::move(files->tokenizer);
     if (files->bos) loaded.bos = files->bos;
     loaded.eos = files->eos;
     loaded.add_bos = files->add_bos;
     loaded.text_suffix = files->suffix;
+    loaded.infill = std::move(infill);
     if (loaded.eos) end_tokens.insert(*loaded.eos);
     CompileTemplate(chat_template_override, files->chat_template, dir.name(), loaded);
   }

@@ -21,6 +21,7 @@ std::span<const Endpoint> RerankEndpoints();
 std::span<const Endpoint> TokenizeEndpoints();
 std::span<const Endpoint> RenderEndpoints();
 std::span<const Endpoint> FileEndpoints();
+std::span<const Endpoint> BatchEndpoints();
 std::span<const Endpoint> FineTuningJobEndpoints();
 std::span<const Endpoint> FineTuningFollowEndpoints();
 std::span<const Endpoint> AdminModelEndpoints();
@@ -63,13 +64,17 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),     MetricsEndpoints(),       OpenApiEndpoints(),
-      ModelEndpoints(),      ChatEndpoints(),          ResponsesEndpoints(),
-      CompletionEndpoints(), MessagesEndpoints(),      EmbeddingEndpoints(),
-      RerankEndpoints(),     TokenizeEndpoints(),      RenderEndpoints(),
-      FileEndpoints(),       FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
-      AdminModelEndpoints(), AdapterEndpoints(),       AliasEndpoints(),
-      ConvertEndpoints(),    AdminJobEndpoints(),      AdminKeyEndpoints(),
+      StatusEndpoints(),        MetricsEndpoints(),
+      OpenApiEndpoints(),       ModelEndpoints(),
+      ChatEndpoints(),          ResponsesEndpoints(),
+      CompletionEndpoints(),    MessagesEndpoints(),
+      EmbeddingEndpoints(),     RerankEndpoints(),
+      TokenizeEndpoints(),      RenderEndpoints(),
+      FileEndpoints(),          BatchEndpoints(),
+      FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
+      AdminModelEndpoints(),    AdapterEndpoints(),
+      AliasEndpoints(),         ConvertEndpoints(),
+      AdminJobEndpoints(),      AdminKeyEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

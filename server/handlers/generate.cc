@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
@@ -15,7 +16,7 @@ namespace tandem::server {
 ModelLimits LimitsOf(const ServedModel& model) {
   const engine::LoadedModel& loaded = model.loaded();
   const bool knows_developer = loaded.chat_template && loaded.chat_template->Mentions("developer");
-  return {loaded.max_model_len, loaded.vocab_size, knows_developer};
+  return {loaded.max_model_len, loaded.vocab_size, knows_developer, loaded.infill.has_value()};
 }
 
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,
@@ -165,10 +166,13 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
     requests[i].client = request.client;
     requests[i].prefix_tenant = context.share_prefix_cache ? 0 : request.client;
     requests[i].arrival = request.received;
-    if (context.request_timeout.count() > 0) {
+    if (request.is_batch_line) {
+      // The batch has its own deadline, and its lines wait behind other requests.
+      requests[i].priority = std::numeric_limits<int>::max();
+    } else if (context.request_timeout.count() > 0) {
       requests[i].deadline = request.received + context.request_timeout;
     }
-    if (context.queue_timeout.count() > 0) {
+    if (!request.is_batch_line && context.queue_timeout.count() > 0) {
       requests[i].queue_deadline = request.received + context.queue_timeout;
     }
     sinks.push_back(

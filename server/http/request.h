@@ -67,6 +67,7 @@ struct Request {
   bool keep_alive = true;
   uint64_t client = 0;                     // the caller, from HttpPolicy::admit; 0: none
   bool sees_all_records = false;           // an administrator, from HttpPolicy::admit
+  bool is_batch_line = false;              // of /v1/batches: runs behind other requests
   std::shared_ptr<Reservation> admission;  // from HttpPolicy::admit; null: none
 
   // The first value of the header or query parameter, or null.
