@@ -77,19 +77,6 @@ TEST(JsonSchema, AnnotationsUnknownFormatsAndNeutralValuesAreAccepted) {
   }
 }
 
-TEST(JsonSchema, IntegersWithoutBoundsHaveAtMost16Digits) {
-  TANDEM_NEED_LLGUIDANCE();
-  const Vocabulary vocabulary = ByteVocabulary();
-  const auto grammar =
-      vocabulary.compiler->Compile(SchemaGrammar(Json::parse(R"({"type": "integer"})"), "s"));
-  std::mt19937 random(9);
-  for (int i = 0; i < 20; ++i) {
-    const auto text = RandomText(vocabulary, *grammar, random);
-    ASSERT_TRUE(text.has_value());
-    EXPECT_LE(text->size(), 17u);
-  }
-}
-
 TEST(JsonSchema, SchemasOfTooManyPartsAreRefused) {
   Json wide = Json::object();
   for (int i = 0; i < 1501; ++i) wide["anyOf"].push_back({{"const", i}});

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+namespace tandem::bench {
+
+// `tandem bench constrain`: cost of constrained decoding in an engine without a server. Runs
+// alternate, constrained and free; each figure is a ratio to, or a difference from, the free run of
+// its pair:
+//   decode       tokens/s of `streams` requests under one schema
+//   first token  time from the look-up of a compiled grammar to the first token of a single request
+//   compile      time of a schema of about 10 KB that is not cached
+//   beside       p99 of the time between tokens of free streams while one such schema a second
+//                compiles
+struct ConstrainBenchOptions {
+  int64_t vocab_size = 32000;       // of the random model; ignored with a tokenizer
+  std::string tokenizer_json = {};  // text of a tokenizer.json to use; empty: syllables
+  int64_t layers = 6;
+  int64_t width = 288;  // a multiple of 48
+  int threads = 0;      // 0: one per physical core
+  int rounds = 5;
+  int64_t streams = 16;
+  int64_t tokens = 200;  // of each stream and run
+};
+
+int RunConstrainBench(std::ostream& out, const ConstrainBenchOptions& options);
+
+}  // namespace tandem::bench
