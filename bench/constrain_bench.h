@@ -6,14 +6,13 @@
 
 namespace tandem::bench {
 
-// `tandem bench constrain`: cost of constrained decoding in an engine without a server. Runs
-// alternate, constrained and free; each figure is a ratio to, or a difference from, the free run of
-// its pair:
-//   decode       tokens/s of `streams` requests under one schema
-//   first token  time from the look-up of a compiled grammar to the first token of a single request
+// `tandem bench constrain`: cost of constrained decoding in an engine without a server. Constrained
+// and free runs alternate. Each figure compares the two runs of a pair.
+//   decode       tokens/s of `streams` requests under one schema / of free requests
+//   first token  time from the look-up of a compiled grammar to the first token, minus a free one's
 //   compile      time of a schema of about 10 KB that is not cached
 //   beside       p99 of the time between tokens of free streams while one such schema a second
-//                compiles
+//                compiles / without
 struct ConstrainBenchOptions {
   int64_t vocab_size = 32000;       // of the random model; ignored with a tokenizer
   std::string tokenizer_json = {};  // text of a tokenizer.json to use; empty: syllables

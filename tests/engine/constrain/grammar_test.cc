@@ -158,6 +158,20 @@ TEST(Grammar, TheSameTextCompilesOnce) {
   EXPECT_NE(vocabulary.compiler->Compile(RegexGrammar("b", "regex")), first);
 }
 
+TEST(Grammar, TheOldestGrammarsLeaveTheCache) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary({"a", "b"});
+  const auto number = [&](int i) {
+    return vocabulary.compiler->Compile(RegexGrammar("a{" + std::to_string(i) + "}", "regex"));
+  };
+  const std::weak_ptr<const Grammar> oldest = number(1);
+  for (int i = 2; i <= 64; ++i) number(i);
+  EXPECT_FALSE(oldest.expired());
+  number(65);
+
+  EXPECT_TRUE(oldest.expired());
+}
+
 TEST(Grammar, AVocabularyReadAheadGivesTheSameMasks) {
   TANDEM_NEED_LLGUIDANCE();
   const auto tokens = std::make_shared<ListedTokens>(std::vector<std::string>{"a", "b", "ab"});
@@ -319,7 +333,9 @@ TEST(Grammar, ATerminalOfManyAlternativesAndARuleOfTheMostAreServedToTheEnd) {
 TEST(Grammar, LanguagesWithoutTextAreRefused) {
   TANDEM_NEED_LLGUIDANCE();
   const Vocabulary vocabulary({"a", "b"});
-  for (const char* text : {"start: start", "start: start \"a\"", "start: \"xyz\""}) {
+  for (const char* text :
+       {"start: start", "start: start \"a\"", "start: \"xyz\"", "start: \"a\" start",
+        "start: \"a\" | \"b\" x\nx: y \"a\"\ny: \"b\" x"}) {
     SCOPED_TRACE(text);
     EXPECT_TRUE(ErrorOf({ErrorCode::kInvalidArgument}, [&] {
                   vocabulary.compiler->Compile(LarkGrammar(text, "lark"));

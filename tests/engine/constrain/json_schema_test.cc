@@ -211,6 +211,23 @@ TEST(JsonSchema, TheFormOfSpacingIsAsAsked) {
   EXPECT_GT(texts({.pattern = "\\n?"}).size(), 4u);
 }
 
+TEST(JsonSchema, SchemasThatNoFiniteTextSatisfiesAreRefused) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary = ByteVocabulary();
+  for (const char* schema :
+       {R"({"$ref": "#"})",
+        R"({"$ref": "#/$defs/n", "$defs": {"n": {"type": "object", "required": ["next"],
+            "properties": {"next": {"$ref": "#/$defs/n"}}}}})",
+        R"({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "array",
+            "items": {"$ref": "#/$defs/n"}, "minItems": 1}}})",
+        R"({"type": "string", "minLength": 5, "maxLength": 2})"}) {
+    SCOPED_TRACE(schema);
+    EXPECT_TRUE(ErrorOf({ErrorCode::kInvalidArgument}, [&] {
+                  vocabulary.compiler->Compile(SchemaGrammar(Json::parse(schema), "s"));
+                }).has_value());
+  }
+}
+
 TEST(JsonSchema, HostileSchemasAreRefusedOrServed) {
   TANDEM_NEED_LLGUIDANCE();
   const Vocabulary vocabulary = ByteVocabulary();

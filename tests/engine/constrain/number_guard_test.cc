@@ -37,7 +37,7 @@ Vocabulary DigitVocabulary() {
   return Vocabulary(std::move(tokens));
 }
 
-// Draws tokens that lengthen numbers wherever some are allowed, one of `keen` in ten excepted.
+// Draws tokens that lengthen numbers wherever some are allowed, except for one draw in fifty.
 // Returns nullopt if the text is not complete after 600 tokens.
 std::optional<std::string> DigitsWherePossible(const Vocabulary& vocabulary, const Grammar& grammar,
                                                std::mt19937& random) {
@@ -59,7 +59,7 @@ std::optional<std::string> DigitsWherePossible(const Vocabulary& vocabulary, con
     }
     const bool grows = !digits.empty() && random() % 50 != 0;
     const std::vector<TokenId>& from = grows ? digits : allowed;
-    // Strings would seldom end by themselves.
+    // A random walk seldom ends a string.
     const bool ends = !grows && IsAllowed(mask, '"');
     const TokenId token = ends ? '"' : from[random() % from.size()];
     if (token != vocabulary.end) text += vocabulary.tokens[static_cast<size_t>(token)];

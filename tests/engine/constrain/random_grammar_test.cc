@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -106,6 +107,7 @@ TEST(RandomGrammars, RegexesHoldTheTextsThatPcre2MatchesInFull) {
   }
 }
 
+// Except POSIX classes, which are of ASCII alone.
 TEST(RandomGrammars, ClassesOfCharactersAreThoseOfPcre2) {
   TANDEM_NEED_LLGUIDANCE();
   const Vocabulary vocabulary = ByteVocabulary();
@@ -143,7 +145,7 @@ TEST(RandomGrammars, ClassesOfCharactersAreThoseOfPcre2) {
                             "[\\n\\t]"}) {
     SCOPED_TRACE(regex);
     std::shared_ptr<const Grammar> grammar;
-    // What the grammar cannot hold is refused, never read in another way.
+    // A grammar refuses a class that it cannot hold; it never reads it in another way.
     const auto refused =
         ErrorOf([&] { grammar = vocabulary.compiler->Compile(RegexGrammar(regex, "regex")); });
     const FullMatch pcre2(regex);
@@ -200,6 +202,23 @@ struct RandomRules {
     return out;
   }
 
+  // Whether a rule derives no finite text.
+  bool HasEndlessRule() const {
+    std::set<std::string> ending = {"a", "b"};
+    const auto ends = [&](const Alternative& alternative) {
+      return std::all_of(alternative.begin(), alternative.end(), [&](const Part& part) {
+        return part.is_optional || ending.contains(part.symbol);
+      });
+    };
+    for (size_t before = 0; before != ending.size();) {
+      before = ending.size();
+      for (const auto& [name, alternatives] : rules) {
+        if (std::any_of(alternatives.begin(), alternatives.end(), ends)) ending.insert(name);
+      }
+    }
+    return ending.size() != rules.size() + 2;
+  }
+
   // The texts of at most kMaxTextLength letters, by derivation until nothing is new.
   std::set<std::string> Language() const {
     std::map<std::string, std::set<std::string>> known = {{"a", {"a"}}, {"b", {"b"}}};
@@ -239,8 +258,9 @@ TEST(RandomGrammars, LarkGrammarsHoldTheTextsThatTheirRulesDerive) {
     const auto refused =
         ErrorOf([&] { grammar = vocabulary.compiler->Compile(LarkGrammar(rules.Text(), "lark")); });
     if (refused) {
-      // Only grammars without texts, or with no more than the empty one.
-      ASSERT_TRUE(language.empty() || language == std::set<std::string>{""}) << refused->what();
+      // Only grammars with a rule without texts, or with no more than the empty text.
+      ASSERT_TRUE(rules.HasEndlessRule() || language == std::set<std::string>{""})
+          << refused->what();
       continue;
     }
     ++n_compared;
@@ -249,7 +269,7 @@ TEST(RandomGrammars, LarkGrammarsHoldTheTextsThatTheirRulesDerive) {
         "ab", [&](const std::string& text) { return language.contains(text); }, &matcher, "");
     if (HasFatalFailure()) return;
   }
-  EXPECT_GT(n_compared, 200);
+  EXPECT_GT(n_compared, 150);
 }
 
 }  // namespace
