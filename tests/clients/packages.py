@@ -66,7 +66,7 @@ def node_modules(folder, sources, npm, environment=None):
         for file in files:
             shutil.copy(file, target)
         run_quietly([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1",
-                     "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000",
-                     "--prefer-offline"], cwd=target, env=environment)
+                     "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000"], cwd=target,
+                    env=environment)
 
     return installed(folder, key_of(*[file.read_bytes() for file in files]), install)

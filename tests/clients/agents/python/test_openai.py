@@ -8,11 +8,16 @@ import json
 import unittest
 
 import openai
+import pydantic
 from support import (ADA, BASE, EXPECTED, KEY, MODEL, REPORT, Person, Report, WEATHER_PARAMETERS,
                      asked, get_weather)
 
 TOOLS = [{"type": "function",
           "function": {"name": "get_weather", "parameters": WEATHER_PARAMETERS}}]
+
+
+class City(pydantic.BaseModel):
+    city: str
 
 
 def client(kind=openai.OpenAI, **options):
@@ -102,8 +107,7 @@ class Tools(unittest.TestCase):
         self.assertEqual(reason, "tool_calls")
 
     def test_the_stream_helper_reports_calls_and_parses_arguments(self):
-        tool = openai.pydantic_function_tool(Report, name="get_weather")
-        tool["function"]["parameters"] = WEATHER_PARAMETERS
+        tool = openai.pydantic_function_tool(City, name="get_weather")
         kinds = []
         with self.client.chat.completions.stream(
                 model=MODEL, messages=user("What is the weather? #weather"), tools=[tool]) as stream:
@@ -114,8 +118,8 @@ class Tools(unittest.TestCase):
 
         self.assertIn("tool_calls.function.arguments.delta", kinds)
         self.assertIn("tool_calls.function.arguments.done", kinds)
-        self.assertEqual(json.loads(final.choices[0].message.tool_calls[0].function.arguments),
-                         {"city": "Paris"})
+        call = final.choices[0].message.tool_calls[0].function
+        self.assertEqual(call.parsed_arguments, City(city="Paris"))
 
     def test_async_streams_at_once_do_not_mix(self):
         async def one(sdk, name):
@@ -168,11 +172,9 @@ class Objects(unittest.TestCase):
 
     def test_tools_then_an_object(self):
         messages = user("Report. #report")
-        ask = dict(model=MODEL, tools=[openai.pydantic_function_tool(Report, name="get_weather")],
+        ask = dict(model=MODEL, tools=[openai.pydantic_function_tool(City, name="get_weather")],
                    response_format=Report)
-        ask["tools"][0]["function"]["parameters"] = WEATHER_PARAMETERS
-        message = self.client.chat.completions.create(
-            model=MODEL, messages=messages, tools=TOOLS).choices[0].message
+        message = self.client.chat.completions.parse(messages=messages, **ask).choices[0].message
         final = self.client.chat.completions.parse(
             messages=[*messages, message, *answers_to(message)], **ask)
 

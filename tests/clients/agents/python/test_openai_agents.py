@@ -44,6 +44,7 @@ class Agents(unittest.IsolatedAsyncioTestCase):
         result = await agents.Runner.run(agent(output_type=Report), "#report")
 
         self.assertEqual(result.final_output, REPORT)
+        self.assertEqual(asked, ["Paris"])
 
     async def test_a_forced_tool_is_called(self):
         settings = agents.ModelSettings(tool_choice="get_weather")
