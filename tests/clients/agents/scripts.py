@@ -9,6 +9,19 @@ def call(name, /, **arguments):
     return f"<tool_call>\n{body}\n</tool_call>"
 
 
+def raw_input(name, text):
+    """A call of a custom tool with a Lark grammar: its input ends the answer."""
+    return f'<tool_input name="{name}">\n{text}'
+
+
+PATCH = """\
+*** Begin Patch
+*** Update File: greeting.txt
+@@
+-hello
++goodbye
+*** End Patch
+"""
 PLAIN = "Grüße! I am a small model, and I always give this answer. 🦊"
 SUNNY = "It is sunny in Paris, 21 °C."
 BOTH = "Paris is sunny; Oslo has snow."
@@ -27,6 +40,13 @@ SCRIPTS = {
     "person-retry": [call("Person", name="Ada Lovelace", age=-36, languages=["English"]),
                      call("Person", **ADA)],
     "hand-off": [call("to_reporter"), call("get_weather", city="Paris"), SUNNY],
+    # Programs with tools of their own.
+    "patch": [raw_input("apply_patch", PATCH), "The greeting is changed."],
+    "shell": [call("exec_command", cmd="cat greeting.txt"), "The greeting is read."],
+    "write": [call("Write", file_path="letter.txt", content="Dear reader\n"),
+              "The letter is written."],
+    "bash": [call("Bash", command="cat greeting.txt", description="Read the greeting"),
+             "The greeting is read."],
     "report-call": [call("get_weather", city="Paris"), call("final_result", **REPORT)],
 }
 
