@@ -58,8 +58,11 @@ def python_with(folder, requirements):
     return folder / "venv" / "bin" / "python"
 
 
-def node_modules(folder, sources, npm, environment=None):
-    """Installs what package.json and package-lock.json in `sources` name, without their scripts."""
+def node_modules(folder, sources, npm, environment=None, with_scripts=()):
+    """Installs what package.json and package-lock.json in `sources` name.
+
+    Only the packages `with_scripts` run their install scripts.
+    """
     files = [sources / "package.json", sources / "package-lock.json"]
 
     def install(target):
@@ -68,5 +71,8 @@ def node_modules(folder, sources, npm, environment=None):
         run_quietly([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1",
                      "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000"], cwd=target,
                     env=environment)
+        for package in with_scripts:
+            run_quietly([npm, "rebuild", "--foreground-scripts", package], cwd=target,
+                        env=environment)
 
-    return installed(folder, key_of(*[file.read_bytes() for file in files]), install)
+    return installed(folder, key_of(*with_scripts, *[file.read_bytes() for file in files]), install)

@@ -39,6 +39,8 @@ SCRIPTS = {
     "person-call": [call("Person", **ADA)],
     "person-retry": [call("Person", name="Ada Lovelace", age=-36, languages=["English"]),
                      call("Person", **ADA)],
+    "person-json": [call("json", **ADA)],
+    "report-json": [call("get_weather", city="Paris"), call("json", **REPORT)],
     "hand-off": [call("to_reporter"), call("get_weather", city="Paris"), SUNNY],
     # Programs with tools of their own.
     "patch": [raw_input("apply_patch", PATCH), "The greeting is changed."],

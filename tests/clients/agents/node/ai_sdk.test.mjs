@@ -16,12 +16,15 @@ import {
 } from './support.mjs';
 
 const settings = { baseURL: base, apiKey: key };
+const api = process.env.TANDEM_AGENTS_API;
+// Anthropic's provider returns objects through a tool `json`.
+const ending = api === 'messages' ? '-json' : '';
 const model = {
   completions: () => createOpenAICompatible(
     { ...settings, name: 'tandem', supportsStructuredOutputs: true })(name),
   responses: () => createOpenAI(settings).responses(name),
   messages: () => createAnthropic(settings)(name),
-}[process.env.TANDEM_AGENTS_API]();
+}[api]();
 const tools = {
   get_weather: tool({
     description: 'The weather in a city.', inputSchema: z.object({ city: z.string() }),
@@ -65,7 +68,7 @@ describe('tools', () => {
 
   it('tools come before the object of Output.object', async () => {
     const answer = await generateText(
-      { ...loop, prompt: 'Go #report', output: Output.object({ schema: report }) });
+      { ...loop, prompt: `Go #report${ending}`, output: Output.object({ schema: report }) });
 
     assert.deepEqual(answer.output, expected.report);
     assert.deepEqual(asked, ['Paris']);
@@ -75,13 +78,13 @@ describe('tools', () => {
 describe('objects', () => {
   it('generateObject returns an object of the schema', async () => {
     const { object } = await generateObject(
-      { model, schema: person, prompt: 'Who? #person', maxRetries: 0 });
+      { model, schema: person, prompt: `Who? #person${ending}`, maxRetries: 0 });
 
     assert.deepEqual(object, expected.ada);
   });
 
   it('streamObject yields parts of the object', async () => {
-    const stream = streamObject({ model, schema: person, prompt: 'Who? #person' });
+    const stream = streamObject({ model, schema: person, prompt: `Who? #person${ending}` });
     const parts = [];
     for await (const part of stream.partialObjectStream) parts.push(part);
 

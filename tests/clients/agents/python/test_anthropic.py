@@ -24,7 +24,8 @@ class Messages(unittest.TestCase):
         return self.client.messages.create(model=MODEL, max_tokens=200, messages=messages, **more)
 
     def test_a_message_has_text_a_reason_and_usage(self):
-        message = self.ask(user("Hello"), system="Be brief.", temperature=1)
+        message = self.ask(user("Hello"), system="Be brief.",
+                           extra_body={"temperature": 1})
 
         self.assertEqual(message.content[0].text, EXPECTED["plain"])
         self.assertEqual(message.stop_reason, "end_turn")
@@ -110,7 +111,7 @@ class Messages(unittest.TestCase):
         with self.assertRaises(anthropic.AuthenticationError):
             wrong.messages.create(model=MODEL, max_tokens=5, messages=user("x"))
         with self.assertRaises(anthropic.BadRequestError) as caught:
-            self.ask(user("x"), temperature=7)
+            self.ask(user("x"), extra_body={"temperature": 7})
         self.assertEqual(caught.exception.body["error"]["type"], "invalid_request_error")
         self.assertIn("temperature", caught.exception.body["error"]["message"])
         with self.assertRaises(anthropic.BadRequestError):
