@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, it } from 'node:test';
 
 import { project, run } from './program.mjs';
-import { base, expected, key, model } from './support.mjs';
+import { base, expected, forced, key, model } from './support.mjs';
 
 // The settings of a user, see server/API.md. The catalogue gives the model the tool apply_patch.
 const config = (home) => `
@@ -60,7 +60,7 @@ function succeeded(result) {
 }
 
 describe('codex exec', () => {
-  it('edits a file through apply_patch and reports it', async () => {
+  it('edits a file through apply_patch and reports it', forced, async () => {
     const directory = project();
     const result = await exec(directory, 'Change the greeting. #patch');
 

@@ -9,8 +9,8 @@ import unittest
 
 import openai
 import pydantic
-from support import (ADA, BASE, EXPECTED, KEY, MODEL, REPORT, Person, Report, WEATHER_PARAMETERS,
-                     asked, get_weather)
+from support import (ADA, BASE, EXPECTED, KEY, MODEL, REPORT, WEATHER_PARAMETERS, Person, Report,
+                     asked, forced, get_weather)
 
 TOOLS = [{"type": "function",
           "function": {"name": "get_weather", "parameters": WEATHER_PARAMETERS}}]
@@ -71,6 +71,7 @@ class Tools(unittest.TestCase):
 
         self.assertEqual(len(message.tool_calls), 1)
 
+    @forced
     def test_forced_calls(self):
         named = {"type": "function", "function": {"name": "get_weather"}}
         allowed = {"type": "allowed_tools",
@@ -162,6 +163,7 @@ class Objects(unittest.TestCase):
         self.assertEqual(final.choices[0].message.parsed, ADA)
         self.assertGreater(len(partial), 3)
 
+    @forced
     def test_parse_returns_the_object_of_a_strict_tool(self):
         answer = self.client.chat.completions.parse(
             model=MODEL, messages=user("Who? #person-call"), tool_choice="required",
@@ -170,6 +172,7 @@ class Objects(unittest.TestCase):
         call = answer.choices[0].message.tool_calls[0].function
         self.assertEqual(call.parsed_arguments, ADA)
 
+    @forced
     def test_tools_then_an_object(self):
         messages = user("Report. #report")
         ask = dict(model=MODEL, tools=[openai.pydantic_function_tool(City, name="get_weather")],

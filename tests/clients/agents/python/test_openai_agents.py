@@ -5,14 +5,19 @@ import unittest
 
 import agents
 import openai
-from support import BASE, EXPECTED, KEY, MODEL, REPORT, Report, asked
+from support import BASE, EXPECTED, KEY, MODEL, REPORT, Report, asked, forced
 from support import get_weather as plain_get_weather
 
 get_weather = agents.function_tool(plain_get_weather)
 
 
+# The clients of the running test.
+clients = []
+
+
 def model():
     sdk = openai.AsyncOpenAI(base_url=BASE, api_key=KEY, max_retries=0)
+    clients.append(sdk)
     if os.environ["TANDEM_AGENTS_API"] == "responses":
         return agents.OpenAIResponsesModel(model=MODEL, openai_client=sdk)
     return agents.OpenAIChatCompletionsModel(model=MODEL, openai_client=sdk)
@@ -28,6 +33,10 @@ class Agents(unittest.IsolatedAsyncioTestCase):
         agents.set_tracing_disabled(True)
         asked.clear()
 
+    async def asyncTearDown(self):
+        while clients:
+            await clients.pop().close()
+
     async def test_a_tool_loop_ends_in_text(self):
         result = await agents.Runner.run(agent(), "#weather")
 
@@ -40,12 +49,14 @@ class Agents(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(result.final_output, EXPECTED["both"])
         self.assertEqual(sorted(asked), ["Oslo", "Paris"])
 
+    @forced
     async def test_a_tool_loop_ends_in_an_object(self):
         result = await agents.Runner.run(agent(output_type=Report), "#report")
 
         self.assertEqual(result.final_output, REPORT)
         self.assertEqual(asked, ["Paris"])
 
+    @forced
     async def test_a_forced_tool_is_called(self):
         settings = agents.ModelSettings(tool_choice="get_weather")
         result = await agents.Runner.run(agent(model_settings=settings), "#weather")

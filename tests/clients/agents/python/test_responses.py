@@ -5,7 +5,8 @@ import time
 import unittest
 
 import openai
-from support import ADA, BASE, EXPECTED, KEY, MODEL, Person, WEATHER_PARAMETERS, asked, get_weather
+from support import (ADA, BASE, EXPECTED, KEY, MODEL, WEATHER_PARAMETERS, Person, asked, forced,
+                     get_weather)
 
 TOOL = {"type": "function", "name": "get_weather", "parameters": WEATHER_PARAMETERS,
         "strict": True}
@@ -77,6 +78,7 @@ class Responses(unittest.TestCase):
 
         self.assertEqual(final.output_parsed, ADA)
 
+    @forced
     def test_forced_tools(self):
         for choice in ("required", {"type": "function", "name": "get_weather"}):
             response = self.ask("Go #weather", tools=[TOOL], tool_choice=choice)
