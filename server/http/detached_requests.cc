@@ -39,7 +39,7 @@ struct Collector {
 DetachedRequests::DetachedRequests(Failure failure)
     : failure_(std::move(failure)),
       thread_(std::make_shared<RequestPool>(RequestPool::Options{
-          .n_threads = 1, .max_queued = kMaxTasks, .name = "tandem-detached"})) {}
+          .n_threads = 1, .max_queued = kMaxTasks, .name = "tandem-detach"})) {}
 
 bool DetachedRequests::Post(std::function<void()> task) {
   return thread_->TryPost(0, std::move(task));

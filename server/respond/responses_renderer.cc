@@ -123,8 +123,18 @@ void ResponsesRenderer::OnPart(const engine::AnswerEvent& part) {
   std::string logprobs;
   const bool has_text = std::holds_alternative<engine::TextPart>(part) ||
                         std::holds_alternative<engine::CallDropped>(part);
-  if (has_text) logprobs = TakeLogprobs();
+  if (has_text) logprobs = TakeEntries();
   state_->output.Add(part, logprobs);
+}
+
+std::string ResponsesRenderer::TakeEntries() {
+  constexpr std::string_view kNull = R"("bytes":null)";
+  std::string entries = TakeLogprobs();
+  // Within a string the quotes would be escaped.
+  for (size_t at = entries.find(kNull); at != std::string::npos; at = entries.find(kNull, at)) {
+    entries.replace(at, kNull.size(), R"("bytes":[])");
+  }
+  return entries;
 }
 
 void ResponsesRenderer::OnDeltaEnd() {
@@ -136,7 +146,7 @@ void ResponsesRenderer::OnDeltaEnd() {
 void ResponsesRenderer::OnEnd(const AnswerEnd& end) {
   if (state_->is_over) return;
   state_->usage = usage();
-  state_->output.AddLogprobs(TakeLogprobs());
+  state_->output.AddLogprobs(TakeEntries());
   const bool was_cut = end.reason == engine::ChoiceFinished::Reason::kLength;
   Json final = state_->output.Finish(was_cut ? Status::kIncomplete : Status::kCompleted, usage());
   if (shape().return_token_ids) final["token_ids"] = token_ids();

@@ -52,8 +52,10 @@ class ResponsesRenderer final : public AnswerRenderer {
   void OnEnd(const AnswerEnd& end) override;
   void OnFailure(const ErrorReply& reply) override;
 
+  // TakeLogprobs in the form of this API: the bytes of a token without text are [], not null.
+  std::string TakeEntries();
+
   const std::shared_ptr<State> state_;
-  std::string logprobs_;  // that no delta has carried yet
 };
 
 }  // namespace tandem::server

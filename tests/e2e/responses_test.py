@@ -47,10 +47,31 @@ def events_of(raw):
     return events
 
 
+# The embedded model's own template shows the last message only. This one shows all of them, and
+# writes tool calls as Hermes does.
+TEMPLATE = """{%- if tools %}Tools: {{ tools | tojson }}
+{% endif %}{%- for m in messages %}{{ m.role }}: {{ m.content }}
+{%- for call in m.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}
+{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"""
+
+
 class Server(Case):
     def setUp(self):
         super().setUp()
-        self.server = self.serve()
+        self.server = self.start()
+
+    def start(self, *arguments):
+        template = self.path / "template.jinja"
+        template.write_text(TEMPLATE)
+        return self.serve("--chat-template", str(template), *arguments)
+
+    def restart(self, *arguments):
+        self.assertEqual(self.server.stop(), 0)
+        self.server = self.start(*arguments)
 
     def request(self, method, path, body=None, key=None, server=None):
         """(status, headers, text)"""
@@ -183,16 +204,14 @@ class Create(Server):
                      "unsupported_value")
 
     def test_the_request_of_codex_is_served(self):
-        served = self.request("POST", RESPONSES, ask(tools=[TOOL]))[0] == 200
         events = self.stream(body=ask(
             stream=True, store=False, instructions="You are a coding agent.",
             input=[{"type": "message", "role": "developer",
                     "content": [{"type": "input_text", "text": "Rules."}]},
                    {"type": "message", "role": "user",
                     "content": [{"type": "input_text", "text": "Hi"}]}],
-            tools=([TOOL] if served else []) + [
-                {"type": "web_search", "external_web_access": False},
-                {"type": "image_generation"}],
+            tools=[TOOL, {"type": "web_search", "external_web_access": False},
+                   {"type": "image_generation"}],
             tool_choice="auto", parallel_tool_calls=False, reasoning=None,
             include=["reasoning.encrypted_content"], prompt_cache_key="key",
             client_metadata={"x": "y"}))
@@ -210,12 +229,22 @@ class Create(Server):
         self.assertEqual(response["text"]["format"]["schema"], schema)
 
     def test_truncation_drops_the_oldest_messages(self):
-        long = [{"role": "user", "content": "word " * 60} for _ in range(40)]
+        system = [{"role": "system", "content": "Be kind."}]
+        long = [{"role": "user", "content": f"{i} " + "word " * 60} for i in range(40)]
         last = [{"role": "user", "content": "The end?"}]
-        self.refused(ask(input=long + last), "input", "context_length_exceeded")
-        response = self.create(input=long + last, truncation="auto")
+        self.refused(ask(input=system + long + last), "input", "context_length_exceeded")
+        response = self.create(input=system + long + last, truncation="auto",
+                               max_output_tokens=1)
         self.assertEqual(response["truncation"], "auto")
-        self.assertGreater(response["usage"]["input_tokens"], 0)
+        # It kept as much as fits: one message more does not.
+        sent = response["usage"]["input_tokens"]
+        shown = [self.create(input=system + long[-n:] + last, max_output_tokens=1)
+                 ["usage"]["input_tokens"] for n in (1, 2)]
+        window = self.server.request("GET", "/v1/models")[2]["data"][0]["max_model_len"]
+        self.assertLess(sent, window)
+        self.assertGreaterEqual(sent + 2 * (shown[1] - shown[0]), window)
+        self.refused(ask(input="word " * 4000, truncation="auto"), "input",
+                     "context_length_exceeded")
 
     def test_faults_name_their_field(self):
         self.refused({"input": "x"}, "model", "missing_required_parameter")
@@ -294,7 +323,7 @@ class Stored(Server):
     def test_the_store_survives_a_kill(self):
         response = self.create()
         self.server.kill()
-        self.server = self.serve()
+        self.server = self.start()
         self.assertEqual(self.get(response["id"]), (200, response))
         self.create(previous_response_id=response["id"])
 
@@ -311,14 +340,12 @@ class Stored(Server):
         self.assertEqual((status, json.loads(text)["error"]["param"]), (400, param), text)
 
     def test_the_store_keeps_the_newest(self):
-        self.assertEqual(self.server.stop(), 0)
-        self.server = self.serve("--response-store", "2")
+        self.restart("--response-store", "2")
         ids = [self.create()["id"] for _ in range(3)]
         self.assertEqual([self.get(one)[0] for one in ids], [404, 200, 200])
 
     def test_other_keys_find_nothing(self):
-        self.assertEqual(self.server.stop(), 0)
-        self.server = self.serve("--api-key", "key-a", "--api-key", "key-b")
+        self.restart("--api-key", "key-a", "--api-key", "key-b")
         status, _, text = self.request("POST", RESPONSES, ask(), key="key-a")
         self.assertEqual(status, 200, text)
         response = json.loads(text)
@@ -346,7 +373,7 @@ class Background(Server):
         events = self.stream(f"{RESPONSES}/{queued['id']}?stream=true")
         self.assertEqual(self.check_stream(events), response)
         self.server.kill()
-        self.server = self.serve()
+        self.server = self.start()
         self.assertEqual(self.get(queued["id"]), (200, response))
         self.assertEqual(self.stream(f"{RESPONSES}/{queued['id']}?stream=true"), events)
 
@@ -367,8 +394,7 @@ class Background(Server):
         self.assertEqual(self.stream(path + "&starting_after=10"), events[11:])
 
     def test_a_cancelled_response_stays_cancelled(self):
-        self.assertEqual(self.server.stop(), 0)
-        self.server = self.serve("--max-seqs", "1")
+        self.restart("--max-seqs", "1")
         ids = [self.create(background=True, ignore_eos=True, max_output_tokens=200)["id"]
                for _ in range(12)]
         path = f"{RESPONSES}/{ids[-1]}"
@@ -385,13 +411,12 @@ class Background(Server):
         self.refused({}, "id", "job_not_active", f"{RESPONSES}/{foreground}/cancel")
 
     def test_after_a_kill_each_response_has_one_end(self):
-        self.assertEqual(self.server.stop(), 0)
-        self.server = self.serve("--max-seqs", "1")
+        self.restart("--max-seqs", "1")
         ids = [self.create(background=True, ignore_eos=True, max_output_tokens=200)["id"]
                for _ in range(30)]
         done = {one: self.get(one)[1] for one in ids}
         self.server.kill()
-        self.server = self.serve()
+        self.server = self.start()
         statuses = []
         for one in ids:
             status, response = self.get(one)
@@ -407,12 +432,10 @@ class Background(Server):
         self.assertIn("failed", statuses)
 
     def test_a_stop_ends_responses_that_cannot_finish(self):
-        self.assertEqual(self.server.stop(), 0)
-        self.server = self.serve("--max-seqs", "1", "--drain-timeout", "0")
+        self.restart("--max-seqs", "1", "--drain-timeout", "0")
         ids = [self.create(background=True, ignore_eos=True, max_output_tokens=200)["id"]
                for _ in range(30)]
-        self.assertEqual(self.server.stop(), 0)
-        self.server = self.serve()
+        self.restart()
         statuses = {self.get(one)[1]["status"] for one in ids}
         self.assertLessEqual(statuses, {"incomplete", "failed"})
         self.assertIn("failed", statuses)

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/base/attempt.h"
+#include "tests/support/full_disk.h"
 #include "tests/support/temporary_dir.h"
 
 namespace tandem::server {
@@ -151,6 +153,26 @@ TEST(ResponseStoreOnDisk, ARestartKeepsResponsesAndFailsUnfinishedOnes) {
   EXPECT_TRUE(failed->is_finished);
   EXPECT_EQ(Json::parse(failed->body)["status"], "failed");
   EXPECT_EQ(Json::parse(failed->body)["error"]["code"], "server_error");
+}
+
+TEST(ResponseStoreOnDisk, AFullDiskIsInsufficientStorageAndKeepsWhatWasThere) {
+  const tests::TemporaryDir dir;
+  ResponseStore store({.data_dir = dir.path(), .now = [] { return kNow; }});
+  store.Put(Record("resp_1"));
+  StoredResponse large = Record("resp_2");
+  large.input = std::string(1 << 20, ' ');
+  std::optional<Error> error;
+  {
+    const tests::FullDisk full;
+    error = ErrorOf([&] { store.Put(large); });
+  }
+
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->reason(), "insufficient_storage");
+  EXPECT_TRUE(store.Find("resp_1", std::nullopt));
+  EXPECT_FALSE(store.Find("resp_2", std::nullopt));
+  store.Put(large);
+  EXPECT_TRUE(store.Find("resp_2", std::nullopt));
 }
 
 TEST(ResponseStoreOnDisk, TheLimitKeepsUnfinishedResponses) {
