@@ -171,14 +171,6 @@ class EveryChoice(Tools):
                 self.assertEqual(call["name"], "any")
                 self.assertIsInstance(json.loads(call["arguments"]), dict)
 
-    def test_512_tools_are_served(self):
-        many = [function(f"tool_{i}", PING) for i in range(511)] + [function("weather", WEATHER)]
-        named = {"type": "function", "function": {"name": "weather"}}
-        # The list is longer than the context of the model, but its grammar is made before.
-        status, _, answer = self.server.request("POST", CHAT, chat(tools=many, tool_choice=named))
-        self.assertIn((status, answer.get("error", {}).get("code")),
-                      ((200, None), (400, "context_length_exceeded")))
-
     def test_calls_of_the_history_and_results_are_read(self):
         messages = [{"role": "user", "content": "Weather?"},
                     {"role": "assistant", "content": None, "tool_calls": [
@@ -266,6 +258,46 @@ class EveryFormat(Tools):
             self.assertGreater(found, 0, name)
             server.post(CHAT, chat(max_tokens=8))
             self.assertEqual(server.stop(), 0)
+
+
+class Template(Tools):
+    """A template that takes tools and writes none of them, so that prompts stay short."""
+
+    def setUp(self):
+        super().setUp()
+        self.need_rust()
+        template = self.path / "template.jinja"
+        template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}{% if tools %}:{% endif %}")
+        self.template = ("--chat-template", str(template), "--tool-parser")
+
+    def test_512_tools_are_served(self):
+        server = self.serve(*self.template, "json")
+        many = [function(f"tool_{i}", dict(WEATHER, description=str(i))) for i in range(512)]
+        for choice in ("required", "auto", {"type": "function", "function": {"name": "tool_511"}}):
+            body = chat(tools=many, tool_choice=choice, parallel_tool_calls=False, seed=1)
+            answer = server.post(CHAT, body)["choices"][0]
+            if answer["finish_reason"] == "tool_calls":
+                call, = answer["message"]["tool_calls"]
+                self.assertRegex(call["function"]["name"], "^tool_[0-9]+$")
+                self.check_weather(json.loads(call["function"]["arguments"]))
+
+    def test_structured_output_beside_tools_is_a_call_or_the_value(self):
+        server = self.serve(*self.template, "hermes")
+        value = {"type": "json_schema", "json_schema": {"name": "v", "schema": {
+            "type": "object", "properties": {"v": {"enum": [1, 2]}}, "required": ["v"],
+            "additionalProperties": False}}}
+        kinds = set()
+        for seed in range(12):
+            choice = server.post(CHAT, chat(response_format=value, seed=seed))["choices"][0]
+            if choice["finish_reason"] == "tool_calls":
+                self.check_forced(choice)
+            elif choice["finish_reason"] == "stop":
+                self.assertIn(json.loads(choice["message"]["content"])["v"], (1, 2))
+            kinds.add(choice["finish_reason"])
+        self.assertIn("stop", kinds)
+        self.server = self.serve(*self.template, "json")
+        self.refused(chat(response_format=value), "response_format.json_schema.schema",
+                     "unsupported_parameter")
 
 
 class WithoutRust(Tools):

@@ -95,11 +95,14 @@ std::vector<CallableTool> Callable(const OrderedJson& tools) {
   return out;
 }
 
-// Whether the text is of the grammar.
+// Whether the text is of the grammar, in which llguidance escapes the byte 127 of JSON strings.
 bool Obeys(const Grammar& grammar, const MarkedVocabulary& vocabulary, std::string_view text) {
   GrammarMatcher matcher = grammar.NewMatcher();
   std::vector<uint32_t> mask(MaskWords(vocabulary.size()));
-  for (const char byte : text) {
+  std::string escaped;
+  for (const char byte : text)
+    escaped += byte == '\x7f' ? std::string("\\u007F") : std::string(1, byte);
+  for (const char byte : escaped) {
     const auto token = static_cast<TokenId>(static_cast<unsigned char>(byte));
     if (!matcher.Mask(mask) || !IsAllowed(mask, token)) return false;
     matcher.Commit(token);
@@ -155,7 +158,7 @@ class Walks {
     ends_.clear();
     GrammarMatcher matcher = grammar_->NewMatcher();
     std::vector<uint32_t> mask(MaskWords(vocabulary_.size()));
-    std::string goal;
+    std::string goal = random() % 2 == 0 ? std::string(setting_.format->opening) : "";
     for (int i = 0; i < 900; ++i) {
       if (!matcher.Mask(mask)) return true;
       std::vector<TokenId> allowed;
