@@ -53,4 +53,5 @@ SCRIPTS = {
 }
 
 # What the suites expect, by name.
-EXPECTED = {"plain": PLAIN, "sunny": SUNNY, "both": BOTH, "ada": ADA, "report": REPORT}
+EXPECTED = {"plain": PLAIN, "sunny": SUNNY, "both": BOTH, "ada": ADA, "report": REPORT,
+            "patch": PATCH}

@@ -34,7 +34,7 @@ const catalogue = {
     shell_type: 'shell_command', visibility: 'list', supported_in_api: true, priority: 1,
     availability_nux: null, upgrade: null, base_instructions: 'You are a coding agent.',
     supports_reasoning_summaries: false, support_verbosity: false, default_verbosity: null,
-    apply_patch_tool_type: 'freeform', truncation_policy: { mode: 'bytes', limit: 10000 },
+    apply_patch_tool_type: forced.skip ? null : 'freeform', truncation_policy: { mode: 'bytes', limit: 10000 },
     supports_parallel_tool_calls: true, context_window: 200000, experimental_supported_tools: [],
     input_modalities: ['text'],
   }],

@@ -48,3 +48,7 @@ def get_weather(city: str) -> str:
 
 WEATHER_PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}},
                       "required": ["city"], "additionalProperties": False}
+PATCH_GRAMMAR = {"syntax": "lark", "definition": r"""
+start: "*** Begin Patch\n" line+ "*** End Patch\n"
+line: /[-+ @*][^\n]*\n/
+"""}

@@ -9,8 +9,8 @@ import unittest
 
 import openai
 import pydantic
-from support import (ADA, BASE, EXPECTED, KEY, MODEL, REPORT, WEATHER_PARAMETERS, Person, Report,
-                     asked, forced, get_weather)
+from support import (ADA, BASE, EXPECTED, KEY, MODEL, PATCH_GRAMMAR, REPORT, WEATHER_PARAMETERS,
+                     Person, Report, asked, forced, get_weather)
 
 TOOLS = [{"type": "function",
           "function": {"name": "get_weather", "parameters": WEATHER_PARAMETERS}}]
@@ -81,6 +81,20 @@ class Tools(unittest.TestCase):
             self.assertEqual(answer.message.tool_calls[0].function.name, "get_weather")
             self.assertEqual(json.loads(answer.message.tool_calls[0].function.arguments),
                              {"city": "Paris"})
+
+    @forced
+    def test_the_input_of_a_custom_tool_obeys_its_grammar(self):
+        tool = {"type": "custom", "custom": {"name": "apply_patch", "format": {
+            "type": "grammar", "grammar": PATCH_GRAMMAR}}}
+        for choice in ("auto", "required",
+                       {"type": "custom", "custom": {"name": "apply_patch"}}):
+            answer = client().chat.completions.create(
+                model=MODEL, messages=user("Change the greeting. #patch"), tools=[tool],
+                tool_choice=choice).choices[0]
+            [call] = answer.message.tool_calls
+            self.assertEqual((call.type, call.custom.name), ("custom", "apply_patch"))
+            self.assertEqual(call.custom.input, EXPECTED["patch"])
+            self.assertEqual(answer.finish_reason, "tool_calls")
 
     def test_tool_choice_none_is_text(self):
         message = self.ask(user("Hello"), tool_choice="none").message

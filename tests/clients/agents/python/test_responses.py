@@ -5,8 +5,8 @@ import time
 import unittest
 
 import openai
-from support import (ADA, BASE, EXPECTED, KEY, MODEL, WEATHER_PARAMETERS, Person, asked, forced,
-                     get_weather)
+from support import (ADA, BASE, EXPECTED, KEY, MODEL, PATCH_GRAMMAR, WEATHER_PARAMETERS, Person,
+                     asked, forced, get_weather)
 
 TOOL = {"type": "function", "name": "get_weather", "parameters": WEATHER_PARAMETERS,
         "strict": True}
@@ -83,6 +83,40 @@ class Responses(unittest.TestCase):
         for choice in ("required", {"type": "function", "name": "get_weather"}):
             response = self.ask("Go #weather", tools=[TOOL], tool_choice=choice)
             self.assertEqual(json.loads(response.output[0].arguments), {"city": "Paris"})
+
+    @forced
+    def test_a_custom_tool_takes_its_input_and_gives_its_output(self):
+        tool = {"type": "custom", "name": "apply_patch",
+                "format": {"type": "grammar", **PATCH_GRAMMAR}}
+        first = self.ask("Change the greeting. #patch", tools=[tool])
+        [call] = first.output
+        last = self.ask([{"type": "custom_tool_call_output", "call_id": call.call_id,
+                          "output": "done"}], tools=[tool], previous_response_id=first.id)
+
+        self.assertEqual((call.type, call.name), ("custom_tool_call", "apply_patch"))
+        self.assertEqual(call.input, EXPECTED["patch"])
+        self.assertEqual(last.output_text, "The greeting is changed.")
+
+    @forced
+    def test_a_custom_call_streams_its_input(self):
+        tool = {"type": "custom", "name": "apply_patch",
+                "format": {"type": "grammar", **PATCH_GRAMMAR}}
+        text, kinds = "", []
+        for event in self.ask("Change the greeting. #patch", tools=[tool], stream=True):
+            kinds.append(event.type)
+            if event.type == "response.custom_tool_call_input.delta":
+                text += event.delta
+
+        self.assertEqual(text, EXPECTED["patch"])
+        self.assertEqual(kinds.count("response.custom_tool_call_input.done"), 1)
+
+    def test_a_call_of_a_namespace_says_so(self):
+        group = {"type": "namespace", "name": "weather", "description": "Weather.",
+                 "tools": [TOOL]}
+        response = self.ask("Go #weather", tools=[group])
+
+        self.assertEqual(response.output[0].name, "get_weather")
+        self.assertEqual(response.output[0].namespace, "weather")
 
     def test_a_token_limit_makes_the_response_incomplete(self):
         response = self.ask("Hello", max_output_tokens=2)
