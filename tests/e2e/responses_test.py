@@ -307,6 +307,28 @@ class Stored(Server):
                                        {"role": "user", "content": "More."}])
         self.assertEqual(reference["status"], first["status"])
 
+    def test_a_call_and_its_result_are_in_the_chain(self):
+        first = self.create(tools=[TOOL])
+        history = [{"role": "user", "content": "Look."},
+                   {"type": "reasoning", "summary": [],
+                    "content": [{"type": "reasoning_text", "text": "hm"}]},
+                   {"type": "function_call", "call_id": "call_1", "name": "look",
+                    "arguments": '{"at": "it"}'},
+                   {"type": "function_call_output", "call_id": "call_1", "output": "It is red."}]
+        second = self.create(tools=[TOOL], input=history, previous_response_id=first["id"])
+        chat = self.server.post(CHAT, {
+            "model": MODEL, "temperature": 0, "max_tokens": 40,
+            "tools": [{"type": "function", "function": {k: TOOL[k] for k in TOOL if k != "type"}}],
+            "messages": [{"role": "user", "content": ask()["input"]},
+                         {"role": "assistant", "content": text_of(first)},
+                         {"role": "user", "content": "Look."},
+                         {"role": "assistant", "content": "", "reasoning_content": "hm",
+                          "tool_calls": [{"id": "call_1", "type": "function", "function": {
+                              "name": "look", "arguments": '{"at": "it"}'}}]},
+                         {"role": "tool", "tool_call_id": "call_1", "content": "It is red."}]})
+        self.assertEqual(second["usage"]["input_tokens"], chat["usage"]["prompt_tokens"])
+        self.assertEqual(text_of(second), chat["choices"][0]["message"]["content"])
+
     def test_get_delete_and_store_false(self):
         response = self.create()
         self.assertEqual(self.get(response["id"]), (200, response))
@@ -442,6 +464,19 @@ class Background(Server):
 
     def test_background_needs_the_store(self):
         self.refused(ask(background=True, store=False), "background", "invalid_value")
+
+    def test_a_follower_that_reads_late_misses_nothing(self):
+        queued = self.create(background=True, ignore_eos=True, max_output_tokens=200,
+                             include=["message.output_text.logprobs"], top_logprobs=20)
+        path = f"{RESPONSES}/{queued['id']}?stream=true"
+        connection = http.client.HTTPConnection(*self.server.address, timeout=harness.PATIENCE_S)
+        connection.request("GET", path)
+        late = connection.getresponse()
+        self.assertEqual(self.finish(queued["id"])["status"], "incomplete")
+        events = events_of(late.read().decode())
+        connection.close()
+        self.check_stream(events)
+        self.assertEqual(self.stream(path), events)
 
     def test_many_followers_of_one_response(self):
         queued = self.create(background=True, ignore_eos=True, max_output_tokens=200)
