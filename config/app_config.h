@@ -55,6 +55,7 @@ struct AppConfig {
   int64_t max_seqs = 64;
   int64_t max_queue = 1024;
   int64_t max_queue_per_key = 0;
+  int64_t batch_concurrency = 0;
   bool share_prefix_cache = false;
   Seconds idle_release{300};
   int64_t prefill_chunk = 0;

@@ -284,6 +284,7 @@ void App::Start() {
   LoadFirstModels();
   StartJobs();
   StartAdapters();
+  StartBatches();
   is_loading_ = false;
 }
 
@@ -476,6 +477,7 @@ void App::Stop() {
   if (is_draining_.exchange(true)) return;
   http_->Drain();
   drain_.Raise();
+  if (batches_) batches_->Stop();
   // Jobs write their checkpoints while requests finish.
   std::thread stop_jobs([this] {
     if (jobs_) jobs_->Stop(JobSupervisor::StopMode::kInterruptJobs);
@@ -499,6 +501,7 @@ void App::Stop() {
   context_.adapter_host = nullptr;
   context_.aliases = nullptr;
   context_.jobs = nullptr;
+  context_.batches = nullptr;
   context_.files = nullptr;
   if (files_) files_->Stop();
   jobs_.reset();

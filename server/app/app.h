@@ -13,6 +13,7 @@
 
 #include "engine/api/options.h"
 #include "server/admission/admission.h"
+#include "server/batches/batches.h"
 #include "server/files/file_store.h"
 #include "server/handlers/handlers.h"
 #include "server/http/api_keys.h"
@@ -70,8 +71,10 @@ struct AppOptions {
   // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;
   int64_t max_file_bytes = int64_t{512} << 20;  // largest upload
-  int64_t max_responses = 10'000;               // stored responses of /v1/responses
-  std::filesystem::path model_root = ".";       // paths in request bodies are relative to it
+  // Lines of all batches that run at once; 0: 16, but at most half of engine.max_seqs.
+  int64_t batch_concurrency = 0;
+  int64_t max_responses = 10'000;          // stored responses of /v1/responses
+  std::filesystem::path model_root = ".";  // paths in request bodies are relative to it
   JobSupervisorOptions jobs;
   // Polled while the first models load; true ends Start with kCancelled.
   std::function<bool()> is_interrupted = {};
@@ -118,6 +121,9 @@ class App {
   void StartResponses(std::filesystem::path data_dir);
   void WaitForBackgroundResponses(std::chrono::steady_clock::time_point deadline);
   void EndBackgroundResponses();
+  // The next two are defined in app_batches.cc.
+  void StartBatches();
+  bool AuthorizeBatch(const Batch& batch, Request& request) const;
   std::shared_ptr<const ServedModel> MakeModel(OpenedModel opened,
                                                const engine::EngineOptions& options,
                                                const std::string& chat_template,
@@ -168,13 +174,16 @@ class App {
   Metrics metrics_;
   Admission admission_;
   HandlerContext context_;
-  std::unique_ptr<FileStore> files_;  // before jobs_, whose callbacks use it
-  std::mutex export_mutex_;           // one embedded model is written out at a time
-  std::mutex publish_mutex_;          // jobs publish one at a time: two may use the same name
-  std::mutex checkpoint_mutex_;       // one checkpoint is loaded at a time
+  std::unique_ptr<BatchStore> batch_store_;  // before files_, which asks it
+  std::unique_ptr<FileStore> files_;         // before jobs_, whose callbacks use it
+  std::mutex export_mutex_;                  // one embedded model is written out at a time
+  std::mutex publish_mutex_;     // jobs publish one at a time: two may use the same name
+  std::mutex checkpoint_mutex_;  // one checkpoint is loaded at a time
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;
+  std::unique_ptr<Router> batch_router_;
+  std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;
 };
 

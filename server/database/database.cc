@@ -92,7 +92,19 @@ CREATE INDEX responses_by_bytes ON responses (bytes);
 CREATE INDEX unfinished_responses ON responses (id) WHERE is_finished = 0;
 )";
 
-constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners, kResponses};
+// /v1/batches. `record` is JSON; server/batches writes it.
+constexpr const char* kBatches = R"(
+CREATE TABLE batches (
+  seq          INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of creation
+  id           TEXT NOT NULL UNIQUE,
+  owner        INTEGER,
+  is_finished  INTEGER NOT NULL,
+  record       TEXT NOT NULL
+) STRICT;
+CREATE INDEX batches_unfinished ON batches (owner, seq) WHERE is_finished = 0;
+)";
+
+constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners, kResponses, kBatches};
 
 // The system's error of the last failed write to the journal. sqlite3_system_errno loses it.
 int JournalErrno(sqlite3* handle) {

@@ -25,6 +25,7 @@ class AdapterHost;
 class Admission;
 class AliasBook;
 class BackgroundResponses;
+class Batches;
 class DetachedRequests;
 class FileStore;
 class JobSupervisor;
@@ -78,6 +79,7 @@ struct HandlerContext {
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
   std::atomic<FileStore*> files{nullptr};           // set and cleared with `jobs`
+  std::atomic<Batches*> batches{nullptr};           // as jobs; set last
   std::atomic<AdapterHost*> adapter_host{nullptr};  // null: no admin key, starting or stopping
   std::atomic<AliasBook*> aliases{nullptr};         // as adapter_host
   std::atomic<ResponseStore*> responses{nullptr};   // null: still starting, or stopped

@@ -168,13 +168,17 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"server/fine_tuning",
      {"engine/base", "engine/io", "engine/adapter", "engine/model", "training/setup",
       "convert/work", "server/jobs", "server/files", "server/models", "server/wire"}},
+    {"server/batches",
+     {"engine/base", "engine/io", "server/database", "server/http", "server/files", "server/wire"}},
     {"server/pipeline",
      {"engine/base", "engine/io", "engine/hub", "training/spec", "convert/formats", "server/jobs"}},
-    {"server/handlers",
-     {"engine/base", "engine/chat", "engine/chat/answers", "engine/tokenizer", "engine/constrain",
-      "engine", "training/data", "training/spec", "server/http/syntax", "server/http",
-      "server/jobs", "server/files", "server/metrics", "server/models", "server/wire",
-      "server/admission", "server/respond", "server/fine_tuning", "server/keys"}},
+    {"server/handlers", {"engine/base",      "engine/chat",      "engine/chat/answers",
+                         "engine/tokenizer", "engine/constrain", "engine",
+                         "training/data",    "training/spec",    "server/http/syntax",
+                         "server/http",      "server/jobs",      "server/files",
+                         "server/metrics",   "server/models",    "server/wire",
+                         "server/admission", "server/respond",   "server/fine_tuning",
+                         "server/keys",      "server/batches"}},
     {"server/handlers/admin",
      {"engine/base", "training/spec", "convert/spec", "convert/formats", "server/jobs",
       "server/models", "server/wire", "server/respond", "server/pipeline", "server/keys",
@@ -182,12 +186,12 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"server/handlers/responses",
      {"engine/base", "server/http", "server/responses", "server/wire", "server/admission",
       "server/respond", "server/handlers"}},
-    {"server/app", {"engine/base",        "engine/io",       "engine/kernels",   "engine/api",
-                    "training/observe",   "training/plan",   "convert/spec",     "convert/work",
-                    "server/http",        "server/jobs",     "server/files",     "server/metrics",
-                    "server/models",      "server/wire",     "server/admission", "server/respond",
-                    "server/fine_tuning", "server/pipeline", "server/handlers",  "config",
-                    "server/keys",        "server/responses"}},
+    {"server/app", {"engine/base",        "engine/io",        "engine/kernels",   "engine/api",
+                    "training/observe",   "training/plan",    "convert/spec",     "convert/work",
+                    "server/http",        "server/jobs",      "server/files",     "server/metrics",
+                    "server/models",      "server/wire",      "server/admission", "server/respond",
+                    "server/fine_tuning", "server/pipeline",  "server/handlers",  "config",
+                    "server/keys",        "server/responses", "server/batches"}},
     {"server/cli",
      {"engine/base",
       "engine/io",
@@ -234,7 +238,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"bench",
      {"engine/base", "engine/io", "engine/sampling", "engine/tensor", "engine/chat",
       "engine/kernels", "engine/adapter", "engine/ops", "engine/tokenizer", "engine/model/families",
-      "engine/model", "training/ops", "training/optim", "training/lora", "training/step",
+      "engine/model", "engine/api", "engine/constrain", "engine", "training/ops", "training/optim", "training/lora", "training/step",
       "convert/orbax", "convert/formats/maxtext", "bench/models"}},
     {"tests", {"*"}},
 };
@@ -260,7 +264,8 @@ inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
 inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec"),
                                   Names("server/pipeline/spec")};
-inline constexpr std::array kUnicode{Names("engine/tokenizer")};
+// Constraints by regular expressions are tested against PCRE2.
+inline constexpr std::array kUnicode{Names("engine/tokenizer"), Names("tests/engine/constrain")};
 inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
                                   Names("training/data/parquet/codecs")};
 // Compression of Parquet pages; zlib also computes their CRC.
