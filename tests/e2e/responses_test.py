@@ -228,6 +228,50 @@ class Create(Server):
         self.assertIn(json.loads(text_of(response))["kind"], ("cat", "dog"))
         self.assertEqual(response["text"]["format"]["schema"], schema)
 
+    def call_of(self, **more):
+        """The only call of a forced answer, the same in a body and in a stream."""
+        if self.server.request("GET", "/version")[2]["llguidance"] is None:
+            self.skipTest("built without Rust")
+        more = dict({"max_output_tokens": 200}, **more)
+        response = self.create(**more)
+        calls = [item for item in response["output"] if "call_id" in item]
+        self.assertEqual(len(calls), 1, response)
+        self.assertEqual(response["status"], "completed")
+        events = self.stream(body=ask(stream=True, **more))
+        final = self.check_stream(events)
+        streamed = [item for item in final["output"] if "call_id" in item][0]
+        own = ("id", "call_id")
+        self.assertEqual({k: v for k, v in streamed.items() if k not in own},
+                         {k: v for k, v in calls[0].items() if k not in own})
+        field = "input" if streamed["type"] == "custom_tool_call" else "arguments"
+        deltas = [event["delta"] for event in events
+                  if event["type"] in ("response.function_call_arguments.delta",
+                                       "response.custom_tool_call_input.delta")]
+        self.assertEqual("".join(deltas), streamed[field])
+        return response, calls[0]
+
+    def test_a_forced_call_is_an_item_and_its_result_continues_the_chain(self):
+        tool = {"type": "function", "name": "look", "strict": True, "parameters": {
+            "type": "object", "additionalProperties": False, "required": ["at"],
+            "properties": {"at": {"enum": ["cat", "dog"]}}}}
+        response, call = self.call_of(tools=[tool], tool_choice="required")
+        self.assertEqual((call["type"], call["name"], call["status"]),
+                         ("function_call", "look", "completed"))
+        self.assertIn(json.loads(call["arguments"])["at"], ("cat", "dog"))
+        after = self.create(tools=[tool], previous_response_id=response["id"], input=[
+            {"type": "function_call_output", "call_id": call["call_id"], "output": "It sleeps."}])
+        self.assertIn(after["status"], ("completed", "incomplete"))
+        _, call = self.call_of(tools=[{"type": "namespace", "name": "eyes", "tools": [tool]}],
+                               tool_choice={"type": "function", "name": "look"})
+        self.assertEqual((call["name"], call["namespace"]), ("look", "eyes"))
+
+    def test_a_forced_custom_call_obeys_its_grammar(self):
+        tool = {"type": "custom", "name": "say",
+                "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]{3}"}}
+        _, call = self.call_of(tools=[tool], tool_choice={"type": "custom", "name": "say"})
+        self.assertEqual((call["type"], call["name"]), ("custom_tool_call", "say"))
+        self.assertRegex(call["input"], "^[a-c]{3}$")
+
     def test_truncation_drops_the_oldest_messages(self):
         system = [{"role": "system", "content": "Be kind."}]
         long = [{"role": "user", "content": f"{i} " + "word " * 60} for i in range(40)]
