@@ -104,8 +104,8 @@ void Messages(const HandlerContext& context, Request request, ResponseWriter wri
 void CountTokens(const HandlerContext& context, Request request, ResponseWriter writer) {
   const MessagesCall call = ReadCall(context, request, MessagesRoute::kCountTokens);
   const EncodedChat encoded = Translated(call.messages, [&] {
-    const ChatRequest chat = ParseChatRequest(*call.messages.chat, LimitsOf(*call.model));
-    CheckToolFormat(context, *call.model, chat.prompt.tools);
+    ChatRequest chat = ParseChatRequest(*call.messages.chat, LimitsOf(*call.model));
+    PrepareTools(context, *call.model, chat.prompt);
     return EncodeChat(*call.model, chat.prompt);
   });
   NameIgnored(call.messages, call.messages.ignored, request, writer);
