@@ -230,7 +230,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"bench",
      {"engine/base", "engine/io", "engine/sampling", "engine/tensor", "engine/chat",
       "engine/kernels", "engine/adapter", "engine/ops", "engine/tokenizer", "engine/model/families",
-      "engine/model", "training/ops", "training/optim", "training/lora", "training/step",
+      "engine/model", "engine/api", "engine/constrain", "engine", "training/ops", "training/optim", "training/lora", "training/step",
       "convert/orbax", "convert/formats/maxtext", "bench/models"}},
     {"tests", {"*"}},
 };
@@ -256,7 +256,8 @@ inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
 inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec"),
                                   Names("server/pipeline/spec")};
-inline constexpr std::array kUnicode{Names("engine/tokenizer")};
+// Constraints by regular expressions are tested against PCRE2.
+inline constexpr std::array kUnicode{Names("engine/tokenizer"), Names("tests/engine/constrain")};
 inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
                                   Names("training/data/parquet/codecs")};
 // Compression of Parquet pages; zlib also computes their CRC.
