@@ -55,6 +55,7 @@ struct AppConfig {
   int64_t max_seqs = 64;
   int64_t max_queue = 1024;
   int64_t max_queue_per_key = 0;
+  int64_t batch_concurrency = 0;
   bool share_prefix_cache = false;
   Seconds idle_release{300};
   int64_t prefill_chunk = 0;
@@ -75,6 +76,7 @@ struct AppConfig {
   int64_t rate_limit_tpm = 0;
 
   std::string data_dir;
+  int64_t response_store = 10000;
   std::string model_root = ".";
   std::string metrics_namespace = "tandem";
   std::string log_level = "info";

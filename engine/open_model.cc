@@ -12,6 +12,7 @@
 #include "engine/constrain/grammar.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
+#include "engine/infill.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
@@ -150,6 +151,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   std::set<TokenId> end_tokens(outline.config.eos_tokens.begin(), outline.config.eos_tokens.end());
   ReadGenerationConfig(dir, loaded, end_tokens);
   if (files) {
+    loaded.infill = FindInfillTokens(*files);
     loaded.tokenizer = std::move(files->tokenizer);
     loaded.eos = files->eos;
     if (loaded.eos) end_tokens.insert(*loaded.eos);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/infill_tokens.h"
 #include "engine/api/pooling.h"
 #include "engine/base/ids.h"
 #include "engine/base/memory_ledger.h"
@@ -35,7 +36,8 @@ struct LoadedModel {
       end_tokens;  // union over config.json, generation_config.json and tokenizer_config.json
   // Tokens that the tokenizer's post-processor puts behind a text; only embeddings have them.
   std::vector<TokenId> text_suffix;
-  Pooling pooling = Pooling::kLast;  // of embeddings, unless the request names one
+  std::optional<InfillTokens> infill;  // nullopt: the model does not fill in text
+  Pooling pooling = Pooling::kLast;    // of embeddings, unless the request names one
   std::string pooling_error;  // the model's own pooling, which is not supported; empty if it is
   SamplingParams default_sampling;                  // generation_config.json
   std::shared_ptr<const GrammarCompiler> grammars;  // for GenerationRequest::grammar; never null

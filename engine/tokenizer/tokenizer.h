@@ -69,6 +69,12 @@ struct TokenizerFiles {
   std::vector<TokenId> prefix;
   std::vector<TokenId> suffix;
   std::optional<std::string> chat_template;  // tokenizer_config.json or chat_template.jinja
+  // Tokens of infilling: `prefix_token`, `suffix_token` and `middle_token` of
+  // tokenizer_config.json, if the vocabulary has all of them.
+  struct Infill {
+    TokenId prefix, suffix, middle;
+  };
+  std::optional<Infill> infill;
 };
 
 // Loads from the texts of a model directory's files; absent files are nullopt. Reads

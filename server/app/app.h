@@ -13,9 +13,11 @@
 
 #include "engine/api/options.h"
 #include "server/admission/admission.h"
+#include "server/batches/batches.h"
 #include "server/files/file_store.h"
 #include "server/handlers/handlers.h"
 #include "server/http/api_keys.h"
+#include "server/http/detached_requests.h"
 #include "server/http/http_server.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/keys/managed_keys.h"
@@ -25,6 +27,8 @@
 #include "server/models/load_adapter.h"
 #include "server/models/load_model.h"
 #include "server/models/model_host.h"
+#include "server/responses/background_response.h"
+#include "server/responses/response_store.h"
 
 namespace tandem::server {
 
@@ -67,7 +71,10 @@ struct AppOptions {
   // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;
   int64_t max_file_bytes = int64_t{512} << 20;  // largest upload
-  std::filesystem::path model_root = ".";       // paths in request bodies are relative to it
+  // Lines of all batches that run at once; 0: 16, but at most half of engine.max_seqs.
+  int64_t batch_concurrency = 0;
+  int64_t max_responses = 10'000;          // stored responses of /v1/responses
+  std::filesystem::path model_root = ".";  // paths in request bodies are relative to it
   JobSupervisorOptions jobs;
   // Polled while the first models load; true ends Start with kCancelled.
   std::function<bool()> is_interrupted = {};
@@ -110,6 +117,13 @@ class App {
   std::optional<JobStore> OpenJobStore();
   void StartJobs();
   void StartAdapters();
+  // Defined in app_responses.cc. `data_dir` is locked, or empty: memory.
+  void StartResponses(std::filesystem::path data_dir);
+  void WaitForBackgroundResponses(std::chrono::steady_clock::time_point deadline);
+  void EndBackgroundResponses();
+  // The next two are defined in app_batches.cc.
+  void StartBatches();
+  bool AuthorizeBatch(const Batch& batch, Request& request) const;
   std::shared_ptr<const ServedModel> MakeModel(OpenedModel opened,
                                                const engine::EngineOptions& options,
                                                const std::string& chat_template,
@@ -148,6 +162,10 @@ class App {
   std::unique_ptr<ManagedKeys> managed_keys_;  // null: no database of keys
   bool has_admin_ = false;                     // whether a key opened the admin routes at the start
   MemoryLedger memory_;
+  // Before the registry: the sinks of its engines use these three.
+  std::unique_ptr<ResponseStore> responses_;
+  BackgroundResponses background_;
+  DetachedRequests detached_;
   std::unique_ptr<ModelHost> host_;  // before the registry: the registry's thread calls it
   ModelRegistry models_;
   std::atomic<bool> is_loading_{true};
@@ -156,13 +174,16 @@ class App {
   Metrics metrics_;
   Admission admission_;
   HandlerContext context_;
-  std::unique_ptr<FileStore> files_;  // before jobs_, whose callbacks use it
-  std::mutex export_mutex_;           // one embedded model is written out at a time
-  std::mutex publish_mutex_;          // jobs publish one at a time: two may use the same name
-  std::mutex checkpoint_mutex_;       // one checkpoint is loaded at a time
+  std::unique_ptr<BatchStore> batch_store_;  // before files_, which asks it
+  std::unique_ptr<FileStore> files_;         // before jobs_, whose callbacks use it
+  std::mutex export_mutex_;                  // one embedded model is written out at a time
+  std::mutex publish_mutex_;     // jobs publish one at a time: two may use the same name
+  std::mutex checkpoint_mutex_;  // one checkpoint is loaded at a time
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;
+  std::unique_ptr<Router> batch_router_;
+  std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;
 };
 

@@ -81,8 +81,9 @@ std::optional<JobStore> App::OpenJobStore() {
   return store;
 }
 
-// Whether an unfinished fine-tuning job reads the file.
+// Whether an unfinished batch or fine-tuning job reads the file.
 bool App::IsInUse(const std::string& file_id) {
+  if (batch_store_->UsesFile(file_id)) return true;
   if (!jobs_) return false;
   for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning, JobStatus::kPaused}) {
     JobFilter filter;
@@ -100,14 +101,16 @@ bool App::IsInUse(const std::string& file_id) {
 
 void App::StartJobs() {
   std::optional<JobStore> store = OpenJobStore();
-  if (!store) return;
+  if (!store) return StartResponses({});
   const fs::path data_dir = fs::absolute(options_.data_dir);
+  StartResponses(data_dir);
   // Held until earlier models are restored: a job that ended while no server ran publishes after
   // them.
   const std::lock_guard lock(publish_mutex_);
   jobs_ = std::make_unique<JobSupervisor>(
       std::move(*store), options_.jobs, [this](const Job& job) { OnJobSucceeded(job); },
       RemoveCancelled);
+  batch_store_ = std::make_unique<BatchStore>(data_dir);
   files_ = std::make_unique<FileStore>(
       FileStore::Options{.data_dir = data_dir,
                          .max_file_bytes = options_.max_file_bytes,

@@ -19,6 +19,7 @@
 #include "bench/train_bench.h"
 #include "convert/tensors/model_source.h"
 #include "engine/io/atomic_write.h"
+#include "server/cli/fairness_command.h"
 #include "server/cli/model_options.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
@@ -501,6 +502,9 @@ void AddBench(CLI::App& command, int& exit_code) {
           "http",
           "load test of any OpenAI-compatible server, optionally compared with a second one"),
       exit_code);
+  AddFairnessBench(*command.add_subcommand(
+                       "fairness", "first tokens beside batches and long prompts, over alone"),
+                   exit_code);
   AddMakeModel(
       *command.add_subcommand("make-model", "write a model with random weights for measurements"),
       exit_code);

@@ -132,11 +132,13 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.request_timeout = Milliseconds(config.request_timeout);
   options.queue_timeout = Milliseconds(config.queue_timeout);
   options.max_queue_per_key = config.max_queue_per_key;
+  options.batch_concurrency = config.batch_concurrency;
   options.rate_limits = {config.rate_limit_rpm, config.rate_limit_tpm};
   options.share_prefix_cache = config.share_prefix_cache;
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir = DataDirOr(config.data_dir);
   options.max_file_bytes = config.max_file.n;
+  options.max_responses = config.response_store;
   options.model_root = config.model_root;
   return options;
 }

@@ -73,7 +73,36 @@ ALTER TABLE jobs ADD COLUMN owner INTEGER;
 ALTER TABLE files ADD COLUMN owner INTEGER;
 )";
 
-constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners};
+// `body` is the response object of the API, `input` an array of the items before its answer.
+// `events` has one event per line; it is empty unless the response ran in the background.
+constexpr const char* kResponses = R"(
+CREATE TABLE responses (
+  seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+  id           TEXT NOT NULL UNIQUE,
+  owner        INTEGER,
+  created_at   INTEGER NOT NULL,
+  is_finished  INTEGER NOT NULL,
+  body         TEXT NOT NULL,
+  input        TEXT NOT NULL,
+  events       TEXT NOT NULL
+) STRICT;
+CREATE INDEX responses_by_age ON responses (created_at);
+CREATE INDEX unfinished_responses ON responses (id) WHERE is_finished = 0;
+)";
+
+// /v1/batches. `record` is JSON; server/batches writes it.
+constexpr const char* kBatches = R"(
+CREATE TABLE batches (
+  seq          INTEGER PRIMARY KEY AUTOINCREMENT,  -- the order of creation
+  id           TEXT NOT NULL UNIQUE,
+  owner        INTEGER,
+  is_finished  INTEGER NOT NULL,
+  record       TEXT NOT NULL
+) STRICT;
+CREATE INDEX batches_unfinished ON batches (owner, seq) WHERE is_finished = 0;
+)";
+
+constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners, kResponses, kBatches};
 
 // The system's error of the last failed write to the journal. sqlite3_system_errno loses it.
 int JournalErrno(sqlite3* handle) {

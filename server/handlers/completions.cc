@@ -14,6 +14,10 @@ namespace {
 ReplyShape::PromptShape EncodePrompt(const ServedModel& model, const CompletionRequest& request,
                                      const Prompt& prompt) {
   ReplyShape::PromptShape out;
+  if (request.suffix) {
+    out.ids = EncodeInfill(model, prompt, *request.suffix, request.plain_prompt);
+    return out;
+  }
   if (const auto* ids = std::get_if<std::vector<TokenId>>(&prompt)) {
     out.ids = *ids;
     if (request.echo && model.loaded().tokenizer) {
@@ -34,9 +38,15 @@ void Completions(const HandlerContext& context, Request request, ResponseWriter 
   const auto model =
       context.models.Find(FieldReader(body).RequiredString("model"), ViewerOf(context, request));
   const CompletionRequest completion = ParseCompletionRequest(body, LimitsOf(*model));
+  // Besides the model's own; not among the tokens that the client asked for.
+  std::vector<TokenId> infill_ends;
+  if (completion.suffix && !completion.generation.stop.ignore_end_tokens) {
+    infill_ends = model->loaded().infill->ends;
+  }
 
   ReplyShape shape = MakeReplyShape(*model, completion.generation, "cmpl-", request.id);
   shape.kind = ReplyShape::Kind::kCompletion;
+  shape.end_tokens.insert(shape.end_tokens.end(), infill_ends.begin(), infill_ends.end());
   shape.n_candidates = completion.best_of;
   shape.top_logprobs = completion.top_logprobs;
   shape.echo = completion.echo;
@@ -55,7 +65,9 @@ void Completions(const HandlerContext& context, Request request, ResponseWriter 
     generation.n = completion.best_of;
     generation.top_logprobs = completion.top_logprobs;
     const auto* text = std::get_if<std::string>(&completion.prompts[i]);
-    generation.continues_text = text == nullptr || !text->empty();
+    generation.continues_text = completion.suffix || text == nullptr || !text->empty();
+    std::vector<TokenId>& ends = generation.stop.token_ids;
+    ends.insert(ends.end(), infill_ends.begin(), infill_ends.end());
     // best_of ranks candidates by log-probability, even if the client wants none returned.
     if (completion.best_of > completion.generation.n) {
       generation.top_logprobs = std::max(0, generation.top_logprobs);

@@ -23,8 +23,8 @@ constexpr const char* kAnchor = "expires_after[anchor]";
 constexpr const char* kSeconds = "expires_after[seconds]";
 constexpr std::array<std::string_view, 6> kUploadPurposes = {"fine-tune", "assistants", "batch",
                                                              "user_data", "vision",     "evals"};
-// Purpose of files that jobs write; clients cannot upload with it.
-constexpr std::string_view kResultPurpose = "fine-tune-results";
+// Purposes of files that the server writes; clients cannot upload with them.
+constexpr std::array<std::string_view, 2> kResultPurposes = {"fine-tune-results", "batch_output"};
 constexpr int64_t kMinExpiryS = 3600;
 constexpr int64_t kMaxExpiryS = 30 * 24 * 3600;
 
@@ -156,7 +156,9 @@ void CreateFile(const HandlerContext& context, Request request, ResponseWriter w
 void ListFiles(const HandlerContext& context, Request request, ResponseWriter writer) {
   FileFilter filter;
   if (const std::string* purpose = request.FindQuery(kPurpose)) {
-    if (!IsUploadPurpose(*purpose) && *purpose != kResultPurpose) throw BadPurpose(*purpose);
+    const bool is_result = std::find(kResultPurposes.begin(), kResultPurposes.end(), *purpose) !=
+                           kResultPurposes.end();
+    if (!IsUploadPurpose(*purpose) && !is_result) throw BadPurpose(*purpose);
     filter.purpose = *purpose;
   }
   filter.limit = static_cast<size_t>(QueryInt(request, "limit", 10000, 1, 10000));

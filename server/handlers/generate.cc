@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 
 #include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
@@ -15,7 +16,7 @@ namespace tandem::server {
 ModelLimits LimitsOf(const ServedModel& model) {
   const engine::LoadedModel& loaded = model.loaded();
   const bool knows_developer = loaded.chat_template && loaded.chat_template->Mentions("developer");
-  return {loaded.max_model_len, loaded.vocab_size, knows_developer};
+  return {loaded.max_model_len, loaded.vocab_size, knows_developer, loaded.infill.has_value()};
 }
 
 ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fields,
@@ -68,10 +69,8 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   return request;
 }
 
-void Constrain(const ServedModel& model, const GenerationFields& fields,
-               std::vector<engine::GenerationRequest>& requests, ReplyShape& shape) {
-  if (!fields.structured) return;
-  const StructuredOutput& structured = *fields.structured;
+std::shared_ptr<const engine::Grammar> CompileStructured(const ServedModel& model,
+                                                         const StructuredOutput& structured) {
   const bool is_schema = structured.source.kind == engine::GrammarSource::Kind::kJsonSchema;
   const auto explain = [&](const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) {
@@ -81,14 +80,19 @@ void Constrain(const ServedModel& model, const GenerationFields& fields,
         .WithParam(structured.param)
         .WithReason(is_schema ? "unsupported_schema" : "invalid_value");
   };
-  const std::shared_ptr<const engine::Grammar> grammar =
-      WithContext(explain, [&] { return model.loaded().grammars->Compile(structured.source); });
+  return WithContext(explain, [&] { return model.loaded().grammars->Compile(structured.source); });
+}
+
+void Constrain(const ServedModel& model, const GenerationFields& fields,
+               std::vector<engine::GenerationRequest>& requests, ReplyShape& shape) {
+  if (!fields.structured) return;
+  const auto grammar = CompileStructured(model, *fields.structured);
   for (engine::GenerationRequest& request : requests) {
     request.grammar = grammar;
     // Every byte of a token counts in the grammar, a leading space too.
     request.continues_text = true;
   }
-  // The whole answer is the constrained text, even if the prompt has opened a block of reasoning.
+  // The whole answer is the constrained text.
   shape.answer = std::nullopt;
 }
 
@@ -162,10 +166,13 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
     requests[i].client = request.client;
     requests[i].prefix_tenant = context.share_prefix_cache ? 0 : request.client;
     requests[i].arrival = request.received;
-    if (context.request_timeout.count() > 0) {
+    if (request.is_batch_line) {
+      // The batch has its own deadline, and its lines wait behind other requests.
+      requests[i].priority = std::numeric_limits<int>::max();
+    } else if (context.request_timeout.count() > 0) {
       requests[i].deadline = request.received + context.request_timeout;
     }
-    if (context.queue_timeout.count() > 0) {
+    if (!request.is_batch_line && context.queue_timeout.count() > 0) {
       requests[i].queue_deadline = request.received + context.queue_timeout;
     }
     sinks.push_back(

@@ -239,6 +239,27 @@ std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_vie
   return {*bos};
 }
 
+std::vector<TokenId> EncodeInfill(const ServedModel& model, const Prompt& before,
+                                  std::string_view after, const PlainPromptOptions& options) {
+  const Tokenizer& tokenizer = RequireTokenizer(model);
+  const engine::LoadedModel& loaded = model.loaded();
+  std::vector<TokenId> ids;
+  const auto add = [&](const std::vector<TokenId>& more) {
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  if (options.add_special_tokens && loaded.add_bos && loaded.bos) ids.push_back(*loaded.bos);
+  ids.push_back(loaded.infill->prefix);
+  if (const auto* given = std::get_if<std::vector<TokenId>>(&before)) {
+    add(*given);
+  } else {
+    add(tokenizer.Encode(std::get<std::string>(before), SpecialTokens::kPlainText));
+  }
+  ids.push_back(loaded.infill->suffix);
+  add(tokenizer.Encode(after, SpecialTokens::kPlainText));
+  ids.push_back(loaded.infill->middle);
+  return ids;
+}
+
 void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::string& param) {
   const int64_t context = model.loaded().max_model_len;
   if (static_cast<int64_t>(n_tokens) < context) return;

@@ -8,6 +8,7 @@
 #include "engine/chat/chat_template.h"
 #include "server/models/model_registry.h"
 #include "server/wire/chat_request.h"
+#include "server/wire/completion_request.h"
 
 namespace tandem::server {
 
@@ -45,6 +46,11 @@ std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
 // kInvalidArgument (prompt) for an empty prompt if the model has no BOS.
 std::vector<TokenId> EncodePlainPrompt(const ServedModel& model, std::string_view text,
                                        const PlainPromptOptions& options);
+
+// The prompt that makes the model write the text between two others, whose control tokens stay
+// text. REQUIRES: model.loaded().infill.
+std::vector<TokenId> EncodeInfill(const ServedModel& model, const Prompt& before,
+                                  std::string_view after, const PlainPromptOptions& options);
 
 // Throws kInvalidArgument (context_length_exceeded) with both counts unless the prompt leaves room
 // for one token. `param` is "messages" or "prompt".

@@ -74,6 +74,8 @@ class ApiKeys {
   // Identifies the caller by a number per API key, stable across SetApiKeys and restarts. 0 if no
   // key is needed or the request has none of ours.
   uint64_t ClientOf(const Request& request) const;
+  // The scopes of the API key with that number; empty: unknown, revoked or expired.
+  Scopes ScopesOfClient(uint64_t client) const;
   // Whether the request carries the admin key of the flags.
   bool IsAdmin(const Request& request) const;
   // Whether the request carries that admin key or a managed key with the scope admin.

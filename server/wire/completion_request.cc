@@ -10,6 +10,19 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxPrompts = 2048;
 
+// An empty suffix means none, as in requests of clients that always send the field.
+std::optional<std::string> ReadSuffix(FieldReader& reader, const ModelLimits& limits, bool echo) {
+  std::optional<std::string> suffix = reader.String("suffix");
+  if (!suffix || suffix->empty()) return std::nullopt;
+  if (!limits.fills_in) {
+    throw UnsupportedField("suffix", "suffix is not supported: the model has no infill tokens");
+  }
+  if (echo) {
+    throw BadValue("suffix", "suffix and echo exclude each other: the answer is the text between");
+  }
+  return suffix;
+}
+
 }  // namespace
 
 std::vector<Prompt> ReadPrompts(const Json& value, const std::string& param, int64_t vocab_size) {
@@ -77,9 +90,7 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
                             std::to_string(request.prompts.size()) + " times " +
                             std::to_string(request.best_of));
   }
-  if (const auto suffix = reader.String("suffix"); suffix && !suffix->empty()) {
-    throw UnsupportedField("suffix", "suffix is not supported: the model has no infill tokens");
-  }
+  request.suffix = ReadSuffix(reader, limits, request.echo);
   request.generation.structured = ReadStructuredOutput(reader);
   ReadStreamFields(reader, request.generation);
   if (best_of && *best_of > 1 && request.generation.stream) {

@@ -20,7 +20,8 @@ struct CompletionRequest {
   int64_t max_tokens = 16;      // 0: scores the prompt only
   int top_logprobs = -1;        // -1: no logprobs
   bool echo = false;
-  int best_of = 1;  // candidates per prompt; >= generation.n
+  std::optional<std::string> suffix;  // text after the one to fill in; never empty
+  int best_of = 1;                    // candidates per prompt; >= generation.n
   PlainPromptOptions plain_prompt;
   GenerationFields generation;
   std::vector<std::string> ignored;

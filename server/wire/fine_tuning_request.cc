@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "server/wire/field_reader.h"
+#include "server/wire/metadata.h"
 
 namespace tandem::server {
 namespace {
@@ -14,7 +15,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxSeed = 2147483647;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr size_t kMaxMetadata = 16;
 constexpr std::array<std::string_view, 7> kModules = {"q", "k", "v", "o", "gate", "up", "down"};
 
 Error Unsupported(const std::string& param, const std::string& message) {
@@ -179,26 +179,6 @@ std::optional<std::string> ParseSuffix(FieldReader& reader) {
                                  ShortForm(Json(*suffix)));
   }
   return suffix;
-}
-
-std::vector<std::pair<std::string, std::string>> ParseMetadata(FieldReader& reader) {
-  std::vector<std::pair<std::string, std::string>> out;
-  const Json* object = reader.Object("metadata");
-  if (object == nullptr) return out;
-  if (object->size() > kMaxMetadata) {
-    throw BadValue("metadata",
-                   "metadata must have at most 16 pairs, got " + std::to_string(object->size()));
-  }
-  for (const auto& [key, value] : object->items()) {
-    if (!value.is_string()) throw WrongType("metadata." + key, "a string", value);
-    const auto& text = value.get_ref<const std::string&>();
-    if (key.size() > 64 || text.size() > 512) {
-      throw BadValue("metadata",
-                     "metadata keys must have at most 64 characters, and values at most 512");
-    }
-    out.emplace_back(key, text);
-  }
-  return out;
 }
 
 }  // namespace

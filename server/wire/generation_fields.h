@@ -21,6 +21,7 @@ struct ModelLimits {
   int64_t vocab_size = 0;
   bool knows_developer = false;  // the chat template distinguishes the roles "developer" and
                                  // "system"
+  bool fills_in = false;         // the model has tokens for `suffix` of completions
 };
 
 // The fields that chat and completions share. Unset means the model's default.

@@ -13,7 +13,7 @@ struct WrittenCall {
   std::string arguments;  // a JSON object
 };
 
-// How the values of a call are spelled.
+// How the values of a call are spelled. JSON's spelling is read too.
 struct LiteralSyntax {
   bool is_python = false;       // True, None, 'text', {'key': 1}; else true, null, {key: 1}
   std::string_view quote = {};  // around texts; empty: ' and "

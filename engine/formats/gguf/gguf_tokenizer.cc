@@ -263,6 +263,13 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
   add_token("eos_token", "tokenizer.ggml.eos_token_id");
   add_token("unk_token", "tokenizer.ggml.unknown_token_id");
   add_token("pad_token", "tokenizer.ggml.padding_token_id");
+  // Tokens of infilling; the keys without "fim" are older.
+  add_token("prefix_token", "tokenizer.ggml.prefix_token_id");
+  add_token("prefix_token", "tokenizer.ggml.fim_pre_token_id");
+  add_token("suffix_token", "tokenizer.ggml.suffix_token_id");
+  add_token("suffix_token", "tokenizer.ggml.fim_suf_token_id");
+  add_token("middle_token", "tokenizer.ggml.middle_token_id");
+  add_token("middle_token", "tokenizer.ggml.fim_mid_token_id");
   if (const auto add = file.Bool(kAddBosKey)) {
     json["add_bos_token"] = *add;
   } else if (kind == Kind::kBpe) {

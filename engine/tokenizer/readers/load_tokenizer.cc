@@ -23,6 +23,7 @@ struct TokenizerConfig {
   std::optional<bool> add_bos;
   bool add_eos = false;
   std::optional<std::string> chat_template;
+  std::optional<std::string> prefix, suffix, middle;  // of infilling
   std::vector<std::string> special;  // spellings of all tokens it names as special
   std::vector<AddedToken> added;     // added_tokens_decoder
 };
@@ -119,6 +120,13 @@ TokenizerConfig ReadConfig(const TokenizerTexts& texts) {
       if (auto spelling = TokenSpelling(item)) config.special.push_back(std::move(*spelling));
     });
   }
+  const auto infill = [&](const char* key) {
+    const auto value = root.Find(key);
+    return value ? TokenSpelling(*value) : std::nullopt;
+  };
+  config.prefix = infill("prefix_token");
+  config.suffix = infill("suffix_token");
+  config.middle = infill("middle_token");
   if (const auto flag = root.Find("add_bos_token")) {
     config.add_bos = flag->AsBool();
     if (!config.add_bos) ThrowBroken(config.file, "add_bos_token", "must be true or false");
@@ -251,6 +259,17 @@ std::optional<TokenId> FindNamed(const TokenizerConfig& config, const char* fiel
   return id;
 }
 
+// Other tokenizers use these fields otherwise, so a missing token is no fault.
+std::optional<TokenizerFiles::Infill> FindInfill(const TokenizerConfig& config,
+                                                 const Tokenizer& tokenizer) {
+  if (!config.prefix || !config.suffix || !config.middle) return std::nullopt;
+  const auto prefix = tokenizer.FindToken(*config.prefix);
+  const auto suffix = tokenizer.FindToken(*config.suffix);
+  const auto middle = tokenizer.FindToken(*config.middle);
+  if (!prefix || !suffix || !middle) return std::nullopt;
+  return TokenizerFiles::Infill{*prefix, *suffix, *middle};
+}
+
 }  // namespace
 
 std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
@@ -284,6 +303,7 @@ std::optional<TokenizerFiles> LoadTokenizer(const TokenizerTexts& texts) {
   if (eos) files.eos = eos;
   files.add_bos = files.bos.has_value() && config.add_bos.value_or(files.add_bos);
   if (files.suffix.empty() && config.add_eos && files.eos) files.suffix = {*files.eos};
+  files.infill = FindInfill(config, *files.tokenizer);
   files.chat_template =
       texts.chat_template_jinja ? texts.chat_template_jinja : config.chat_template;
   return files;

@@ -1,0 +1,135 @@
+#include "server/batches/batch_store.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "server/batches/batch_json.h"
+
+namespace tandem::server {
+namespace {
+
+// Unfinished batches of one key, or of all clients without one. Each costs a row and a file.
+constexpr int64_t kMaxUnfinished = 200;
+
+}  // namespace
+
+BatchStore::BatchStore(const std::filesystem::path& data_dir) : database_(data_dir / "tandem.db") {
+  const std::lock_guard lock(mutex_);
+  for (const Batch& batch : UnfinishedLocked()) input_ids_[batch.id] = batch.input_file_id;
+}
+
+Batch BatchStore::Read(Query& row) const {
+  Batch batch = ParseBatch(row.Text());
+  if (const auto found = progress_.find(batch.id); found != progress_.end()) {
+    batch.counts = found->second.counts;
+    batch.usage = found->second.usage;
+  }
+  return batch;
+}
+
+void BatchStore::Insert(const Batch& batch) {
+  const std::lock_guard lock(mutex_);
+  {
+    Query query =
+        database_.Prepare("SELECT count(*) FROM batches WHERE is_finished = 0 AND owner IS ?");
+    query.Bind(batch.owner);
+    if (query.Next() && query.Int() >= kMaxUnfinished) {
+      throw Error(ErrorCode::kResourceExhausted,
+                  "this key has " + std::to_string(kMaxUnfinished) +
+                      " unfinished batches, the most allowed; wait for one, or cancel one")
+          .WithReason("rate_limit_exceeded");
+    }
+  }
+  const std::string record = StoredBatch(batch);
+  Query query =
+      database_.Prepare("INSERT INTO batches (id, owner, is_finished, record) VALUES (?, ?, 0, ?)");
+  query.Bind(std::string_view(batch.id)).Bind(batch.owner).Bind(std::string_view(record));
+  query.Next();
+  input_ids_[batch.id] = batch.input_file_id;
+}
+
+std::optional<Batch> BatchStore::FindLocked(const std::string& id) {
+  Query query = database_.Prepare("SELECT record FROM batches WHERE id = ?");
+  query.Bind(std::string_view(id));
+  if (!query.Next()) return std::nullopt;
+  return Read(query);
+}
+
+std::optional<Batch> BatchStore::Find(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  return FindLocked(id);
+}
+
+BatchPage BatchStore::List(const std::string& after, size_t limit,
+                           const std::optional<int64_t>& viewer) {
+  const std::lock_guard lock(mutex_);
+  int64_t beyond = std::numeric_limits<int64_t>::max();
+  if (!after.empty()) {
+    Query query = database_.Prepare(
+        "SELECT seq FROM batches WHERE id = ?1 AND (?2 IS NULL OR owner IS NULL OR owner = ?2)");
+    query.Bind(std::string_view(after)).Bind(viewer);
+    if (!query.Next()) return {};
+    beyond = query.Int();
+  }
+  Query query = database_.Prepare(
+      "SELECT record FROM batches WHERE seq < ?1 AND (?2 IS NULL OR owner IS NULL OR owner = ?2) "
+      "ORDER BY seq DESC LIMIT ?3");
+  // One extra row tells whether more exist.
+  query.Bind(beyond).Bind(viewer).Bind(static_cast<int64_t>(limit) + 1);
+  BatchPage page;
+  while (query.Next()) {
+    if (page.batches.size() == limit) {
+      page.has_more = true;
+      break;
+    }
+    page.batches.push_back(Read(query));
+  }
+  return page;
+}
+
+std::vector<Batch> BatchStore::UnfinishedLocked() {
+  Query query = database_.Prepare("SELECT record FROM batches WHERE is_finished = 0 ORDER BY seq");
+  std::vector<Batch> found;
+  while (query.Next()) found.push_back(Read(query));
+  return found;
+}
+
+std::vector<Batch> BatchStore::Unfinished() {
+  const std::lock_guard lock(mutex_);
+  return UnfinishedLocked();
+}
+
+bool BatchStore::UsesFile(const std::string& file_id) {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(input_ids_.begin(), input_ids_.end(),
+                     [&](const auto& of) { return of.second == file_id; });
+}
+
+Batch BatchStore::Update(const std::string& id, const std::function<void(Batch&)>& change) {
+  const std::lock_guard lock(mutex_);
+  std::optional<Batch> batch = FindLocked(id);
+  TANDEM_CHECK(batch.has_value());
+  if (IsTerminal(batch->status)) return std::move(*batch);
+  change(*batch);
+  const std::string record = StoredBatch(*batch);
+  Query query = database_.Prepare("UPDATE batches SET is_finished = ?, record = ? WHERE id = ?");
+  query.Bind(static_cast<int64_t>(IsTerminal(batch->status)));
+  query.Bind(std::string_view(record)).Bind(std::string_view(id));
+  query.Next();
+  if (IsTerminal(batch->status)) {
+    progress_.erase(id);
+    input_ids_.erase(id);
+  }
+  return std::move(*batch);
+}
+
+void BatchStore::SetProgress(const std::string& id, const BatchCounts& counts,
+                             const BatchUsage& usage) {
+  const std::lock_guard lock(mutex_);
+  progress_[id] = {counts, usage};
+}
+
+}  // namespace tandem::server

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/batches/batch.h"
+#include "server/database/database.h"
+
+namespace tandem::server {
+
+struct BatchPage {
+  std::vector<Batch> batches;  // newest first
+  bool has_more = false;
+};
+
+// The table of batches, in DATA_DIR/tandem.db. Any thread. Methods throw kIo for a disk error and
+// kUnavailable (insufficient_storage) for a full disk. Locks are taken in the order files, batches.
+class BatchStore {
+ public:
+  // REQUIRES: the directory is locked (JobStore).
+  explicit BatchStore(const std::filesystem::path& data_dir);
+
+  // On disk at return. Throws kResourceExhausted if the owner has too many unfinished batches.
+  // REQUIRES: the id is new.
+  void Insert(const Batch& batch);
+  std::optional<Batch> Find(const std::string& id);
+  // An unknown `after` gives an empty page. `viewer`: only nobody's batches and those of this
+  // owner.
+  BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
+  // Batches without a terminal status, oldest first.
+  std::vector<Batch> Unfinished();
+  // Whether an unfinished batch reads the file.
+  bool UsesFile(const std::string& file_id);
+
+  // Changes a batch and returns it; no other change comes in between. The change is on disk at
+  // return. A batch with a terminal status stays as it is. REQUIRES: the batch exists; `change`
+  // does not call the store.
+  Batch Update(const std::string& id, const std::function<void(Batch&)>& change);
+  // Sets figures that Find and List show at once. Update writes them to disk.
+  void SetProgress(const std::string& id, const BatchCounts& counts, const BatchUsage& usage);
+
+ private:
+  struct Progress {
+    BatchCounts counts;
+    BatchUsage usage;
+  };
+
+  // These REQUIRE mutex_ held.
+  std::optional<Batch> FindLocked(const std::string& id);
+  Batch Read(Query& row) const;
+  std::vector<Batch> UnfinishedLocked();
+
+  std::mutex mutex_;  // guards the rest
+  Database database_;
+  std::map<std::string, Progress> progress_;      // of running batches
+  std::map<std::string, std::string> input_ids_;  // of unfinished batches
+};
+
+}  // namespace tandem::server

@@ -1,0 +1,188 @@
+#include "server/batches/batches.h"
+
+#include <chrono>
+#include <set>
+#include <utility>
+
+#include "engine/base/attempt.h"
+#include "engine/base/durable_dirs.h"
+#include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "server/batches/batch_id.h"
+
+namespace tandem::server {
+namespace {
+
+constexpr int64_t kWindowS = 24 * 3600;
+constexpr int kRunThreads = 8;
+constexpr size_t kMaxTasks = 1 << 20;  // BatchStore bounds the batches
+constexpr const char* kResultsSuffix = ".results";
+
+int64_t SystemNow() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::filesystem::path MakeDir(const std::filesystem::path& data_dir) {
+  const std::filesystem::path dir = data_dir / "batches";
+  MakeDirectories(dir);
+  std::error_code error;
+  std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);
+  if (error) {
+    throw Error(ErrorCode::kIo, "could not restrict " + dir.string() + ": " + error.message());
+  }
+  return dir;
+}
+
+}  // namespace
+
+Batches::Batches(Options options, BatchStore& store, FileStore& files, const Router& router,
+                 std::shared_ptr<const HttpPolicy> policy)
+    : options_(std::move(options)),
+      store_(store),
+      slots_(options_.max_in_flight),
+      environment_{.store = store,
+                   .files = files,
+                   .slots = slots_,
+                   .router = router,
+                   .policy = std::move(policy),
+                   .authorize = options_.authorize,
+                   .on_line = options_.on_line,
+                   .large_lines = large_lines_,
+                   .dir = MakeDir(options_.data_dir),
+                   .max_line_bytes = options_.max_line_bytes,
+                   .now = options_.now ? options_.now : SystemNow,
+                   .is_stopping = is_stopping_},
+      check_pool_({.n_threads = 1, .max_queued = kMaxTasks, .name = "batch-check"}),
+      run_pool_({.n_threads = kRunThreads, .max_queued = kMaxTasks, .name = "batch"}) {
+  RemoveLeftovers();
+  for (const Batch& batch : store_.Unfinished()) Post(batch, Pool::kCheck);
+}
+
+Batches::~Batches() { Stop(); }
+
+// Removes the results of batches that had ended when the server was killed.
+void Batches::RemoveLeftovers() {
+  std::set<std::string> unfinished;
+  for (const Batch& batch : store_.Unfinished()) unfinished.insert(batch.id + kResultsSuffix);
+  for (const auto& entry : std::filesystem::directory_iterator(environment_.dir)) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("batch_") || !name.ends_with(kResultsSuffix)) continue;
+    std::error_code ignored;
+    if (!unfinished.contains(name)) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+void Batches::Stop() {
+  is_stopping_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, mailbox] : claimed_) mailbox->Post(kLookAgain);
+  }
+  check_pool_.Stop();
+  run_pool_.Stop();
+}
+
+void Batches::Post(const Batch& batch, Pool pool) {
+  const auto client = static_cast<uint64_t>(batch.owner.value_or(0));
+  (pool == Pool::kCheck ? check_pool_ : run_pool_).TryPost(client, [this, id = batch.id, pool] {
+    Work(id, pool);
+  });
+}
+
+Batch Batches::Create(const NewBatch& about, std::optional<int64_t> owner) {
+  if (environment_.router.Find("POST", about.endpoint).route == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument, "this server has no " + about.endpoint)
+        .WithParam("endpoint")
+        .WithReason("unsupported_value");
+  }
+  Batch batch;
+  batch.id = NewBatchId("batch_");
+  batch.owner = owner;
+  batch.endpoint = about.endpoint;
+  batch.input_file_id = about.input_file_id;
+  batch.metadata = about.metadata;
+  batch.output_expires_after_s = about.output_expires_after_s;
+  batch.times.created = environment_.now();
+  batch.times.expires = batch.times.created + kWindowS;
+  // From the insertion on, the store keeps the file from being deleted.
+  environment_.files.Use({about.input_file_id}, [&] { store_.Insert(batch); });
+  LogEvent(spdlog::level::info, "batch_created",
+           {{"batch", batch.id}, {"input", batch.input_file_id}, {"endpoint", batch.endpoint}});
+  Post(batch, Pool::kCheck);
+  return batch;
+}
+
+Batch Batches::Cancel(const std::string& id) {
+  Batch batch = store_.Update(id, [&](Batch& now) {
+    if (now.outcome) return;
+    now.outcome = BatchStatus::kCancelled;
+    now.status = BatchStatus::kCancelling;
+    now.times.cancelling = environment_.now();
+  });
+  if (batch.outcome != BatchStatus::kCancelled || IsTerminal(batch.status)) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "only a batch that is validating or in progress can be cancelled")
+        .WithParam("id")
+        .WithReason("batch_not_active");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = claimed_.find(id); found != claimed_.end()) {
+      found->second->Post(kLookAgain);
+    }
+  }
+  Post(batch, Pool::kCheck);
+  return batch;
+}
+
+void Batches::Work(const std::string& id, Pool pool) {
+  const auto mailbox = std::make_shared<BatchMailbox>();
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_stopping_ || !claimed_.emplace(id, mailbox).second) return;
+  }
+  const auto error = Attempt([&] { WorkOn(id, pool, mailbox); });
+  {
+    const std::lock_guard lock(mutex_);
+    claimed_.erase(id);
+  }
+  // A stopping server cancels the work; the next one resumes it.
+  if (!error || is_stopping_) return;
+  LogEvent(spdlog::level::err, "batch_interrupted",
+           {{"batch", id}, {"reason", std::string(error->what())}});
+  const auto not_failed = Attempt([&] { Fail(id, *error); });
+  if (not_failed) spdlog::error("batch_not_failed batch={} reason=\"{}\"", id, not_failed->what());
+}
+
+// The rest of the batch waits for the next start, if the database does not work either.
+void Batches::Fail(const std::string& id, const Error& error) {
+  const bool is_input = error.code() == ErrorCode::kNotFound;
+  UntilDiskWorks(environment_, id, [&] {
+    store_.Update(id, [&](Batch& now) {
+      now.status = BatchStatus::kFailed;
+      now.times.failed = environment_.now();
+      now.errors = {{.code = is_input ? "invalid_input_file" : "internal_error",
+                     .message = is_input ? "the input file is no longer on the server's disk"
+                                         : "the server could not go on; its log says why"}};
+    });
+  });
+}
+
+void Batches::WorkOn(const std::string& id, Pool pool,
+                     const std::shared_ptr<BatchMailbox>& mailbox) {
+  std::optional<Batch> batch = store_.Find(id);
+  if (!batch || IsTerminal(batch->status)) return;
+  if (batch->status == BatchStatus::kValidating && !batch->outcome) {
+    batch = ValidateBatch(environment_, *batch);
+  }
+  if (IsTerminal(batch->status)) return;
+  if (pool == Pool::kCheck && !batch->outcome) return Post(*batch, Pool::kRun);
+  std::unique_ptr<BatchRun> run;
+  UntilDiskWorks(environment_, id,
+                 [&] { run = std::make_unique<BatchRun>(environment_, *batch, mailbox); });
+  run->Run();
+}
+
+}  // namespace tandem::server

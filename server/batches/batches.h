@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "server/batches/batch.h"
+#include "server/batches/batch_run.h"
+#include "server/batches/batch_slots.h"
+#include "server/batches/batch_store.h"
+#include "server/http/request_pool.h"
+
+namespace tandem::server {
+
+// The batches of a server: checks and runs them on threads of its own, and resumes them after a
+// restart. Any thread.
+class Batches {
+ public:
+  struct Options {
+    std::filesystem::path data_dir;     // must exist and be locked (JobStore)
+    int64_t max_in_flight = 16;         // lines of all batches together
+    int64_t max_line_bytes = 32 << 20;  // of the input
+    // As in BatchEnvironment.
+    std::function<bool(const Batch& batch, Request& request)> authorize;
+    std::function<void(const Request& request)> on_line;
+    std::function<int64_t()> now = {};  // seconds since 1970; empty: the system's clock
+  };
+  // `store`, `files` and `router` must outlive it. Resumes unfinished batches. Throws kIo.
+  Batches(Options options, BatchStore& store, FileStore& files, const Router& router,
+          std::shared_ptr<const HttpPolicy> policy);
+  ~Batches();
+  Batches(const Batches&) = delete;
+  Batches& operator=(const Batches&) = delete;
+
+  // The batch is on disk at return. Throws kInvalidArgument for an endpoint that this server lacks,
+  // kNotFound for the input file, and as BatchStore::Insert.
+  Batch Create(const NewBatch& about, std::optional<int64_t> owner);
+  std::optional<Batch> Find(const std::string& id) { return store_.Find(id); }
+  BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer) {
+    return store_.List(after, limit, viewer);
+  }
+  // Begins to cancel the batch; does nothing if it is being cancelled already. Throws
+  // kFailedPrecondition (batch_not_active) if the batch has ended or is finalizing. REQUIRES: the
+  // batch exists.
+  Batch Cancel(const std::string& id);
+
+  // Cancels the lines in flight and joins the threads; results stay, and the next start resumes.
+  void Stop();
+
+ private:
+  enum class Pool { kCheck, kRun };
+
+  void Post(const Batch& batch, Pool pool);
+  // Continues a batch from its state, unless another thread does that.
+  void Work(const std::string& id, Pool pool);
+  void WorkOn(const std::string& id, Pool pool, const std::shared_ptr<BatchMailbox>& mailbox);
+  // Ends a batch that cannot go on.
+  void Fail(const std::string& id, const Error& error);
+  void RemoveLeftovers();
+
+  const Options options_;
+  BatchStore& store_;
+  BatchSlots slots_;
+  std::mutex large_lines_;  // BatchEnvironment
+  std::atomic<bool> is_stopping_{false};
+  const BatchEnvironment environment_;
+  std::mutex mutex_;                                              // guards claimed_
+  std::map<std::string, std::shared_ptr<BatchMailbox>> claimed_;  // by a thread, by id
+  RequestPool check_pool_;  // short work: checks of inputs, ends of batches that do not run
+  RequestPool run_pool_;    // one thread per running batch
+};
+
+}  // namespace tandem::server
