@@ -192,19 +192,25 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
   if (shape == shapes.end()) {
     throw Error(ErrorCode::kInvalidArgument, "model shape '" + name + "' does not exist");
   }
-  RandomModelSpec spec;
-  spec.config = shape->config();
-  spec.stored = stored;
-  if (n_layers < 0 || n_layers > spec.config.n_layers) {
-    throw Error(ErrorCode::kInvalidArgument, name + " has " + std::to_string(spec.config.n_layers) +
+  engine::ModelConfig config = shape->config();
+  if (n_layers < 0 || n_layers > config.n_layers) {
+    throw Error(ErrorCode::kInvalidArgument, name + " has " + std::to_string(config.n_layers) +
                                                  " layers, not " + std::to_string(n_layers));
   }
   if (n_layers > 0) {
-    spec.config.n_layers = n_layers;
-    if (!spec.config.windowed_layers.empty()) {
-      spec.config.windowed_layers.resize(static_cast<size_t>(n_layers));
+    config.n_layers = n_layers;
+    if (!config.windowed_layers.empty()) {
+      config.windowed_layers.resize(static_cast<size_t>(n_layers));
     }
   }
+  MakeModel(config, SyllableTokenizerJson(config.vocab_size), dir, stored);
+}
+
+void MakeModel(engine::ModelConfig config, const std::string& tokenizer_json, const fs::path& dir,
+               engine::DType stored) {
+  RandomModelSpec spec;
+  spec.config = std::move(config);
+  spec.stored = stored;
   spec.config.bos_token = -1;
   spec.config.eos_tokens = {kEndOfText};
   engine::PublishDirectory(dir, [&](const fs::path& temporary) {
@@ -213,8 +219,7 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
       fs::rename(entry.path(), temporary / entry.path().filename());
     }
     fs::remove(temporary / "weights");
-    engine::WriteFileAtomically(temporary / "tokenizer.json",
-                                SyllableTokenizerJson(spec.config.vocab_size));
+    engine::WriteFileAtomically(temporary / "tokenizer.json", tokenizer_json);
     const SortedJson tokenizer_config{{"tokenizer_class", "PreTrainedTokenizerFast"},
                                       {"eos_token", kEndOfTextName},
                                       {"chat_template", kChatTemplate}};

@@ -25,6 +25,10 @@ const std::vector<ModelShape>& ModelShapes();
 void MakeModel(const std::string& name, const std::filesystem::path& dir, int64_t n_layers = 0,
                engine::DType stored = engine::DType::kBF16);
 
+// Likewise for a config of your own, with the text of a tokenizer.json of its whole vocabulary.
+void MakeModel(engine::ModelConfig config, const std::string& tokenizer_json,
+               const std::filesystem::path& dir, engine::DType stored = engine::DType::kBF16);
+
 // Returns a byte-level BPE tokenizer.json of exactly `vocab_size` tokens: ids 0..255 are the bytes,
 // 256 is <|endoftext|>. The rest are syllables of a consonant and a vowel: alone, after a space,
 // and joined to words of two and three. REQUIRES: 257 <= vocab_size <= 1,180,142.

@@ -76,6 +76,7 @@ struct AppConfig {
   int64_t rate_limit_tpm = 0;
 
   std::string data_dir;
+  int64_t response_store = 10000;
   std::string model_root = ".";
   std::string metrics_namespace = "tandem";
   std::string log_level = "info";

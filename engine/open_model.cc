@@ -146,9 +146,26 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   LoadedModel loaded;
   loaded.pooling = pooling.pooling;
   loaded.pooling_error = std::move(pooling.error);
-  loaded.model = Model::Load(dir, load, ops);
+  ModelOutline outline = OutlineModel(dir, load);
+  loaded.vocab_size = outline.config.vocab_size;
+  std::set<TokenId> end_tokens(outline.config.eos_tokens.begin(), outline.config.eos_tokens.end());
+  ReadGenerationConfig(dir, loaded, end_tokens);
+  if (files) {
+    loaded.infill = FindInfillTokens(*files);
+    loaded.tokenizer = std::move(files->tokenizer);
+    loaded.eos = files->eos;
+    if (loaded.eos) end_tokens.insert(*loaded.eos);
+  }
+  loaded.end_tokens.assign(end_tokens.begin(), end_tokens.end());
+  if (!loaded.eos && !loaded.end_tokens.empty()) loaded.eos = loaded.end_tokens.front();
+  // Its thread reads the vocabulary while the weights load.
+  const auto grammars =
+      std::make_shared<GrammarCompiler>(loaded.tokenizer, loaded.end_tokens, loaded.vocab_size);
+  grammars->ReadAhead();
+  loaded.grammars = grammars;
+
+  loaded.model = Model::Load(dir, std::move(outline), load, ops);
   const ModelConfig& config = loaded.model->config();
-  loaded.vocab_size = config.vocab_size;
   loaded.hidden_dim = config.hidden_dim;
   loaded.max_model_len = config.max_context_len;
   if (options.max_model_len > 0) {
@@ -161,22 +178,13 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.weights_mapped = loaded.model->is_mapped();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
 
-  std::set<TokenId> end_tokens(config.eos_tokens.begin(), config.eos_tokens.end());
-  ReadGenerationConfig(dir, loaded, end_tokens);
   if (config.bos_token >= 0) loaded.bos = config.bos_token;
   if (files) {
-    std::optional<InfillTokens> infill = FindInfillTokens(*files);
-    loaded.tokenizer = std::move(files->tokenizer);
     if (files->bos) loaded.bos = files->bos;
-    loaded.eos = files->eos;
     loaded.add_bos = files->add_bos;
     loaded.text_suffix = files->suffix;
-    loaded.infill = std::move(infill);
-    if (loaded.eos) end_tokens.insert(*loaded.eos);
     CompileTemplate(chat_template_override, files->chat_template, dir.name(), loaded);
   }
-  loaded.end_tokens.assign(end_tokens.begin(), end_tokens.end());
-  if (!loaded.eos && !loaded.end_tokens.empty()) loaded.eos = loaded.end_tokens.front();
   if (loaded.tokenizer) {
     if (loaded.bos) loaded.bos_text = loaded.tokenizer->TokenBytes(*loaded.bos);
     if (loaded.eos) loaded.eos_text = loaded.tokenizer->TokenBytes(*loaded.eos);
@@ -185,8 +193,6 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
           DetectToolFormat(*loaded.chat_template, loaded.bos_text, loaded.eos_text);
     }
   }
-  loaded.grammars = std::make_shared<const GrammarCompiler>(loaded.tokenizer, loaded.end_tokens,
-                                                            loaded.vocab_size);
   return loaded;
 }
 

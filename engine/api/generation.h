@@ -13,6 +13,7 @@
 #include "engine/api/pooling.h"
 #include "engine/base/error.h"
 #include "engine/base/ids.h"
+#include "engine/base/work_class.h"
 #include "engine/sampling/sampling_params.h"
 
 namespace tandem::engine {
@@ -27,6 +28,14 @@ struct StopSpec {
   std::vector<TokenId> token_ids;    // end it like an end token
   bool ignore_end_tokens = false;
   bool include_stop_string = false;  // the stop string stays in the text
+};
+
+// Bounds a thought: an answer's text between two marks that are single tokens.
+struct ThoughtLimit {
+  TokenId open = -1;       // -1: none; only a thought that the prompt has opened is bounded
+  TokenId close = 0;       // follows at the limit
+  int64_t max_tokens = 0;  // of one choice, without the marks
+  bool is_open = false;    // the prompt ends within the thought
 };
 
 struct GenerationRequest {
@@ -48,7 +57,8 @@ struct GenerationRequest {
   // The answer continues the prompt's text. A leading space is then text even if the tokenizer
   // begins every text with one.
   bool continues_text = false;
-  int priority = 0;  // lower runs first, among requests of one client
+  int priority = 0;  // lower runs first, among requests of one client and class
+  WorkClass work_class = WorkClass::kInteractive;  // batch requests give way to interactive ones
   // The adapter of the base model, from the first token of the prompt on; null: none. The request
   // holds it until it ends. REQUIRES: opened for this engine's model.
   std::shared_ptr<const Adapter> adapter = {};
@@ -57,6 +67,8 @@ struct GenerationRequest {
   // choice ends (kStop) as soon as its text is complete and nothing can follow; end tokens are
   // drawn only after a complete text.
   std::shared_ptr<const Grammar> grammar = {};
+  // Where a grammar does not allow the closing mark, the thought goes on until it does.
+  std::optional<ThoughtLimit> thought_limit = {};
   uint64_t client = 0;         // clients take turns
   uint64_t prefix_tenant = 0;  // cached prefixes are shared within one tenant only
   std::optional<std::chrono::steady_clock::time_point> deadline;

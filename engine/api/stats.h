@@ -12,6 +12,8 @@ namespace tandem::engine {
 struct EngineStats {
   int64_t requests_running = 0;  // sequences in the batch
   int64_t requests_waiting = 0;  // sequences without a place, and requests just submitted
+  int64_t batch_running = 0;     // of requests_running: of batch requests
+  int64_t batch_waiting = 0;     // of requests_waiting, except requests just submitted
   int64_t requests_queued = 0;   // requests that have not had a place yet; max_queue bounds them
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;  // blocks with references

@@ -149,10 +149,29 @@ Json ReadArguments(const Json& given, ArgumentBudget& budget, const std::string&
   return parsed.is_object() ? parsed : given;
 }
 
+// A call of a custom tool, as a function with the argument `input`.
+Json ReadCustomCall(const Json& call, const std::string& at) {
+  const Json* custom = Find(call, "custom");
+  const std::string custom_at = at + ".custom";
+  if (custom == nullptr) throw Missing(custom_at);
+  if (!custom->is_object()) throw WrongType(custom_at, "an object", *custom);
+  const std::string& name = Text(*custom, "name", custom_at);
+  if (name.empty()) throw BadValue(custom_at + ".name", "must not be empty");
+  const std::string* id = FindText(call, "id", at);
+  Json out = Json::object();
+  if (id != nullptr) Append(out, "id", *id);
+  Append(out, "type", "function");
+  Append(out, "function",
+         {{"name", name}, {"arguments", {{"input", Text(*custom, "input", custom_at)}}}});
+  return out;
+}
+
 Json ReadToolCall(const Json& call, ArgumentBudget& budget, const std::string& at) {
   if (!call.is_object()) throw WrongType(at, "an object", call);
-  if (const std::string* type = FindText(call, "type", at); type && *type != "function") {
-    throw BadValue(at + ".type", "must be function, got " + Quoted(*type, kShownBytes));
+  const std::string* type = FindText(call, "type", at);
+  if (type != nullptr && *type == "custom") return ReadCustomCall(call, at);
+  if (type != nullptr && *type != "function") {
+    throw BadValue(at + ".type", "must be function or custom, got " + Quoted(*type, kShownBytes));
   }
   const Json* function = Find(call, "function");
   const std::string function_at = at + ".function";

@@ -33,7 +33,8 @@ struct NormalizeOptions {
 // - `refusal` of an assistant is text of the answer and follows the content, as a part would.
 // - `tool_calls` belong to assistants only. An empty list is dropped. An absent `type` becomes
 //   function, an absent `id` stays absent. `arguments` that spell a JSON object become that object;
-//   other arguments stay text. Integers in that text keep all their digits.
+//   other arguments stay text. Integers in that text keep all their digits. A call of type custom
+//   becomes one of a function with the argument `input`.
 // - `reasoning_content` is an assistant's thought. `reasoning` and `thinking` are other names for
 //   it; they stay, and are copied to `reasoning_content`.
 // - `weight` is dropped: it concerns the loss, not the text.

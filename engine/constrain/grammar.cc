@@ -4,6 +4,7 @@
 #include <array>
 #include <limits>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/constrain/binding.h"
@@ -156,11 +157,28 @@ GrammarCompiler::GrammarCompiler(std::shared_ptr<const Tokenizer> tokenizer,
       end_tokens_(std::move(end_tokens)),
       vocab_size_(vocab_size) {}
 
-GrammarCompiler::~GrammarCompiler() { tandem_vocabulary_free(vocabulary_); }
+void GrammarCompiler::FreeVocabulary::operator()(TandemVocabulary* vocabulary) const {
+  tandem_vocabulary_free(vocabulary);
+}
+
+bool GrammarCompiler::CanConstrain() const {
+  return tokenizer_ != nullptr && HasFixedBytes(*tokenizer_) && vocab_size_ <= kMaxVocabulary;
+}
+
+void GrammarCompiler::ReadAhead() {
+  if (LlguidanceVersion().empty() || !CanConstrain()) return;
+  // Compile tries again, and reports the fault to the request that needs the vocabulary.
+  Attempt([this] {
+    reader_.Add([this] {
+      const std::lock_guard lock(compile_mutex_);
+      ReadVocabulary();
+    });
+  });
+}
 
 std::shared_ptr<const Grammar> GrammarCompiler::Compile(const GrammarSource& source) const {
   RequireLlguidance();
-  if (tokenizer_ == nullptr || !HasFixedBytes(*tokenizer_) || vocab_size_ > kMaxVocabulary) {
+  if (!CanConstrain()) {
     throw Error(ErrorCode::kUnsupported,
                 tokenizer_ == nullptr
                     ? "this model has no tokenizer, so its answers cannot be constrained"
@@ -181,7 +199,7 @@ std::shared_ptr<const Grammar> GrammarCompiler::Compile(const GrammarSource& sou
   const std::string_view kind = NameOf(source.kind);
   Message message;
   TandemMatcher* matcher =
-      tandem_grammar_compile(vocabulary_, BytesOf(kind), kind.size(), BytesOf(source.text),
+      tandem_grammar_compile(vocabulary_.get(), BytesOf(kind), kind.size(), BytesOf(source.text),
                              source.text.size(), kLimits, message.out());
   if (matcher == nullptr) message.Throw("");
   auto grammar = std::make_shared<const Grammar>(matcher);
@@ -215,9 +233,9 @@ void GrammarCompiler::ReadVocabulary() const {
     if (id >= 0 && id < vocab_size_) ends.push_back(static_cast<uint32_t>(id));
   }
   Message message;
-  vocabulary_ = tandem_vocabulary_new(static_cast<uint32_t>(vocab_size_), tokens.lengths.data(),
-                                      BytesOf(tokens.bytes), ends.data(),
-                                      static_cast<uint32_t>(ends.size()), message.out());
+  vocabulary_.reset(tandem_vocabulary_new(static_cast<uint32_t>(vocab_size_), tokens.lengths.data(),
+                                          BytesOf(tokens.bytes), ends.data(),
+                                          static_cast<uint32_t>(ends.size()), message.out()));
   if (vocabulary_ == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 "the vocabulary of this model cannot be constrained: " + message.text());

@@ -193,10 +193,16 @@ class Rewriter {
     }
   }
 
-  // An aimless model would add digits to an unbounded integer until its token limit.
+  static bool Lists(const Json& type, const char* name) {
+    return type == Json(name) ||
+           (type.is_array() && std::find(type.begin(), type.end(), name) != type.end());
+  }
+
+  // An aimless model would add digits to an unbounded integer until its token limit. llguidance/
+  // bounds other numbers.
   static void BoundIntegers(Json& schema) {
     const auto type = schema.find("type");
-    if (type == schema.end() || *type != Json("integer")) return;
+    if (type == schema.end() || !Lists(*type, "integer") || Lists(*type, "number")) return;
     for (const char* name : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
       const auto bound = schema.find(name);
       if (bound == schema.end()) continue;

@@ -1,6 +1,7 @@
 #include "engine/constrain/text_grammars.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -12,6 +13,9 @@ constexpr size_t kMaxRegexBytes = 16 << 10;
 constexpr size_t kMaxLarkBytes = 64 << 10;
 constexpr size_t kMaxChoices = 10'000;
 constexpr size_t kMaxChoiceBytes = 256 << 10;
+// llguidance keeps at most 2,000 items in a row of its parser. A rule has an item for each of its
+// alternatives where it begins.
+constexpr int kMaxAlternatives = 1'500;
 // The compiler recurses over brackets; the limit keeps its derivatives small as well.
 constexpr int kMaxBracketDepth = 64;
 
@@ -39,6 +43,44 @@ void CheckDepth(const std::string& text, const std::string& param) {
       throw Bad(param,
                 "must nest brackets at most " + std::to_string(kMaxBracketDepth) + " levels deep");
     }
+  }
+}
+
+// Returns the position after the string or regular expression that begins at `at`.
+size_t AfterQuoted(const std::string& text, size_t at) {
+  const char quote = text[at++];
+  while (at < text.size() && text[at] != quote && text[at] != '\n') {
+    at += text[at] == '\\' ? 2 : 1;
+  }
+  return std::min(at + 1, text.size());
+}
+
+// Counts the alternatives of all rules. Terminals, whose names have capitals, become regular
+// expressions and may have any number.
+void CheckAlternatives(const std::string& text, const std::string& param) {
+  int n_alternatives = 0;
+  bool is_terminal = false;
+  bool is_new_line = true;
+  for (size_t at = 0; at < text.size();) {
+    const char c = text[at];
+    if (is_new_line && c != ' ' && c != '\t' && c != '|') {
+      is_terminal =
+          c == '_' ? at + 1 < text.size() && std::isupper(text[at + 1]) != 0 : c >= 'A' && c <= 'Z';
+    }
+    is_new_line = c == '\n' || (is_new_line && (c == ' ' || c == '\t'));
+    if (text.compare(at, 2, "//") == 0 || c == '#') {
+      at = std::min(text.find('\n', at), text.size());
+    } else if (c == '"' || c == '/') {
+      at = AfterQuoted(text, at);
+    } else {
+      if (c == '|' && !is_terminal) ++n_alternatives;
+      ++at;
+    }
+  }
+  if (n_alternatives > kMaxAlternatives) {
+    throw Bad(param, "must have at most " + std::to_string(kMaxAlternatives) +
+                         " alternatives in all its rules, got " + std::to_string(n_alternatives) +
+                         ": write texts as one terminal, as in WORD: \"a\" | \"b\"");
   }
 }
 
@@ -79,6 +121,7 @@ GrammarSource ChoiceGrammar(std::span<const std::string> choices, const std::str
 GrammarSource LarkGrammar(const std::string& grammar, const std::string& param) {
   CheckSize(grammar, kMaxLarkBytes, param);
   CheckDepth(grammar, param);
+  CheckAlternatives(grammar, param);
   return {GrammarSource::Kind::kLark, grammar};
 }
 

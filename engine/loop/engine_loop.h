@@ -58,6 +58,9 @@ class EngineLoop {
   // Ends a request whose results are not numbers.
   static constexpr const char* kNotFinite =
       "the model produced logits that are not finite numbers; its weights may be damaged";
+  // Message and reason of a request that ends because there was no memory for it.
+  static constexpr const char* kOutOfMemory = "not enough memory for this request";
+  static constexpr const char* kOutOfMemoryReason = "out_of_memory";
 
   // Throws kFailedPrecondition when memory is too small for one sequence. Borrows inbox and status.
   EngineLoop(const LoadedModel& model, const EngineOptions& options, Mailbox<LoopCommand>& inbox,

@@ -10,10 +10,11 @@ int64_t LoopStatus::RoomLocked(int64_t max_queue, int64_t max_seqs) const {
   return std::max<int64_t>(0, max_queue + FreePlaces(max_seqs) - in_inbox_ - queued_requests_);
 }
 
-// Further choices of admitted requests take the next places first.
+// Further choices of admitted requests take the next places first. Batch sequences give way.
 int64_t LoopStatus::FreePlaces(int64_t max_seqs) const {
   const int64_t spoken_for = std::max<int64_t>(0, stats_.requests_waiting - queued_requests_);
-  return std::max<int64_t>(0, max_seqs - stats_.requests_running - spoken_for);
+  return std::max<int64_t>(
+      0, max_seqs - (stats_.requests_running - stats_.batch_running) - spoken_for);
 }
 
 int64_t LoopStatus::RoomOfLocked(uint64_t client, int64_t max_waiting, int64_t max_seqs) const {

@@ -12,6 +12,7 @@ ChoiceOutput::ChoiceOutput(Options options)
   enders_.insert(enders_.end(), options_.stop.token_ids.begin(), options_.stop.token_ids.end());
   std::sort(enders_.begin(), enders_.end());
   enders_.erase(std::unique(enders_.begin(), enders_.end()), enders_.end());
+  is_thinking_ = options_.thought_limit && options_.thought_limit->is_open;
   if (options_.tokenizer != nullptr) {
     detokenizer_.emplace(*options_.tokenizer, /*skip_special=*/false,  // see AddsText
                          options_.continues_text);
@@ -21,6 +22,22 @@ ChoiceOutput::ChoiceOutput(Options options)
 std::span<const TokenId> ChoiceOutput::banned_tokens() const {
   if (n_tokens_ >= options_.stop.min_new_tokens) return {};
   return enders_;
+}
+
+TokenId ChoiceOutput::forced_token() const {
+  const bool is_over = is_thinking_ && n_thought_tokens_ >= options_.thought_limit->max_tokens;
+  return is_over ? options_.thought_limit->close : -1;
+}
+
+void ChoiceOutput::CountThought(TokenId token) {
+  if (!options_.thought_limit) return;
+  if (token == options_.thought_limit->close) {
+    is_thinking_ = false;
+  } else if (is_thinking_) {
+    ++n_thought_tokens_;
+  } else if (token == options_.thought_limit->open) {
+    is_thinking_ = true;
+  }
 }
 
 bool ChoiceOutput::EndsAt(TokenId token) const {
@@ -37,6 +54,7 @@ bool ChoiceOutput::AddsText(TokenId token) const {
 std::optional<ChoiceOutput::End> ChoiceOutput::Push(TokenId token, TokenLogprob logprob,
                                                     bool is_complete) {
   ++n_tokens_;
+  CountThought(token);
   const bool ends_at_token = EndsAt(token);
   std::optional<size_t> stop_string;
   bool unfinished_character = false;

@@ -30,6 +30,7 @@ class ChoiceOutput {
     std::vector<TokenId> shown_special_tokens;  // text although special tokens are skipped
     bool continues_text = false;                // see GenerationRequest
     bool with_logprobs = false;
+    std::optional<ThoughtLimit> thought_limit;
   };
   explicit ChoiceOutput(Options options);
 
@@ -50,6 +51,9 @@ class ChoiceOutput {
 
   // Tokens that may not be drawn now, because they would end the choice before its minimum.
   std::span<const TokenId> banned_tokens() const;
+  // The token that follows, if nothing forbids it, because the thought has reached its limit; -1:
+  // none.
+  TokenId forced_token() const;
   int64_t n_tokens() const { return n_tokens_; }
 
  private:
@@ -62,6 +66,7 @@ class ChoiceOutput {
 
   bool EndsAt(TokenId token) const;
   bool AddsText(TokenId token) const;
+  void CountThought(TokenId token);
   // Appends text and looks for stop strings; returns the index of the one found.
   std::optional<size_t> Feed(const std::string& piece);
 
@@ -70,6 +75,8 @@ class ChoiceOutput {
   std::optional<IncrementalDetokenizer> detokenizer_;
   StopMatcher matcher_;
   int64_t n_tokens_ = 0;
+  bool is_thinking_ = false;
+  int64_t n_thought_tokens_ = 0;
 
   // Unsent text begins at offset shown_ of the choice's text; its last `held_` bytes are held back.
   std::string text_;

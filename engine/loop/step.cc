@@ -112,7 +112,9 @@ void StepRunner::Draw(Job& job, std::span<const float> row, Scratch& scratch) co
     }
     mask = scratch.mask;
   }
-  job.token = job.sampler->Sample(row, job.position, job.banned, scratch.sampler, mask);
+  const bool is_forced = job.forced >= 0 && (mask.empty() || IsAllowed(mask, job.forced));
+  job.token = is_forced ? job.forced
+                        : job.sampler->Sample(row, job.position, job.banned, scratch.sampler, mask);
   if (job.grammar != nullptr && job.token >= 0) {
     job.is_complete = (*job.matcher)->Commit(job.token);
   }

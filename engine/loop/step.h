@@ -53,6 +53,7 @@ class StepRunner {
     const Sampler* sampler = nullptr;
     int64_t position = 0;  // of the drawn token in its sequence
     std::span<const TokenId> banned = {};
+    TokenId forced = -1;  // drawn if the grammar allows it; -1: none
     // Both null: the draw is free. Creates the matcher from the grammar when there is none yet.
     const Grammar* grammar = nullptr;
     std::optional<GrammarMatcher>* matcher = nullptr;

@@ -224,7 +224,11 @@ int64_t ModelOutline::parameter_count() const { return CountParameters(specs); }
 
 std::shared_ptr<const Model> Model::Load(const ModelDir& dir, const LoadOptions& options,
                                          OpsContext& ops) {
-  ModelOutline outline = OutlineModel(dir, options);
+  return Load(dir, OutlineModel(dir, options), options, ops);
+}
+
+std::shared_ptr<const Model> Model::Load(const ModelDir& dir, ModelOutline outline,
+                                         const LoadOptions& options, OpsContext& ops) {
   ReportExtraTensors(dir, outline.specs, outline.config);
   if (outline.has_own_head) {
     spdlog::warn("model_has_own_head model=\"{}\" reason=\"{}\"", dir.name(), kOwnHeadNote);

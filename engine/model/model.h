@@ -58,6 +58,9 @@ class Model {
   // kUnsupported / kDataLoss naming file and field or tensor.
   static std::shared_ptr<const Model> Load(const ModelDir& dir, const LoadOptions& options,
                                            OpsContext& ops);
+  // REQUIRES: `outline` is of this directory and these options.
+  static std::shared_ptr<const Model> Load(const ModelDir& dir, ModelOutline outline,
+                                           const LoadOptions& options, OpsContext& ops);
 
   const ModelConfig& config() const { return config_; }
   const FamilySpec& family() const { return *family_; }

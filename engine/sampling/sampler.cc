@@ -201,9 +201,17 @@ int64_t DrawIndex(const std::vector<float>& weights, double u, SamplerScratch& s
 void ApplyMask(std::span<const uint32_t> mask, std::vector<float>& row) {
   for (size_t word = 0; word < mask.size(); ++word) {
     if (mask[word] == ~uint32_t{0}) continue;
-    const size_t end = std::min(row.size(), (word + 1) * 32);
-    for (size_t id = word * 32; id < end; ++id) {
-      if ((mask[word] >> (id % 32) & 1) == 0) row[id] = kMinusInfinity;
+    const size_t begin = word * 32;
+    if (begin >= row.size()) break;
+    const size_t n = std::min<size_t>(32, row.size() - begin);
+    float* const values = &row[begin];
+    if (mask[word] == 0) {
+      std::fill_n(values, n, kMinusInfinity);
+      continue;
+    }
+    // Without branches, so that it compiles to vector instructions.
+    for (size_t i = 0; i < n; ++i) {
+      values[i] = (mask[word] >> i & 1) != 0 ? values[i] : kMinusInfinity;
     }
   }
 }

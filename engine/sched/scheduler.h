@@ -1,6 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,6 +13,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/work_class.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/sched/batch_plan.h"
@@ -23,7 +26,10 @@ struct SchedulerOptions {
   int64_t max_seqs = 64;               // sequences with a place in the batch
   int64_t prefill_chunk_tokens = 256;  // prompt tokens per step, all sequences together
   int64_t score_chunk_tokens = 64;     // of those, for prompts that score every row
-  int64_t max_model_len = 0;           // one sequence of this length must fit the pool
+  // Instead, for batch requests while interactive requests come and go: one that arrives waits for
+  // the step in progress.
+  int64_t batch_chunk_tokens = 64;
+  int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
 };
 
@@ -32,23 +38,27 @@ struct SchedulerOptions {
 //
 // Continuous batching: every running sequence decodes one token per step, and prompt chunks share
 // the step. Half of the prompt budget goes to the first in line, so every request makes progress.
-// The other half goes to the sequence with the least left, so a short prompt gets its first token
-// while a long one is computed. When blocks run out, the last in line loses its blocks and is
-// recomputed later; its generated tokens are then prefilled, too. The first in line therefore
-// always advances, and no request starves.
+// The other half goes to short prompts, which need at most one chunk. So a short prompt gets its
+// first token while long ones are computed. When blocks run out, the last in line loses its blocks
+// and is recomputed later; its generated tokens are then prefilled, too. The first in line
+// therefore always advances, and no interactive request starves.
 //
-// Waiting clients take turns; a client's own requests go by priority, then by arrival (TurnTaking).
-// A client with a thousand requests delays another client's single request by one request, with any
-// priority. A request with a place keeps its position in line to its end.
+// Interactive requests precede batch requests in every line. Batch sequences give their places and
+// blocks to interactive ones, and have no rows in a step with an interactive prompt.
+//
+// Within a class waiting clients take turns; a client's own requests go by priority, then by
+// arrival (TurnTaking). A client with a thousand requests delays another client's single request by
+// one request, with any priority. A request with a place keeps its position in line to its end.
 //
 // One step: Plan -> (the loop computes) -> Commit -> Append or Finish for each sampled choice.
 class Scheduler {
  public:
   struct Request {
     RequestId id;
-    std::vector<TokenId> prompt;   // not empty; max_model_len tokens only if nothing is appended
-    int n = 1;                     // choices
-    int priority = 0;              // lower first, among requests of one client
+    std::vector<TokenId> prompt;  // not empty; max_model_len tokens only if nothing is appended
+    int n = 1;                    // choices
+    int priority = 0;             // lower first, among requests of one client and class
+    WorkClass work_class = WorkClass::kInteractive;
     uint64_t client = 0;           // clients take turns
     bool scores_prompt = false;    // needs every row, and their logits
     bool needs_every_row = false;  // skips the prefix-cache look-up
@@ -93,7 +103,9 @@ class Scheduler {
 
   bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
-  int64_t num_waiting() const { return static_cast<int64_t>(waiting_.size() + queue_.size()); }
+  int64_t num_waiting() const;
+  int64_t num_running_batch() const;
+  int64_t num_waiting_batch() const;
   // Requests that have not had a place yet.
   int64_t num_queued_requests() const { return queued_requests_; }
   // The client of every request that got a place, or ended without one, since the last call. Throws
@@ -115,6 +127,13 @@ class Scheduler {
 
  private:
   using Line = std::set<Sequence*, GoesFirst>;
+  // Prompt tokens that a sequence would like to compute in this step, for itself or for a follower.
+  struct Want {
+    Sequence* sequence;
+    int64_t n_tokens;
+    bool is_long;  // short prompts go first
+    int64_t rank;  // then the lower rank
+  };
   struct Group {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
@@ -123,29 +142,44 @@ class Scheduler {
     Line::node_type place;  // while queued and not paused: the set node of its first choice
   };
 
+  static int64_t BlocksFor(int64_t tokens) {
+    return (tokens + kTokensPerBlock - 1) / kTokensPerBlock;
+  }
+
+  // scheduler_plan.cc: the parts of Plan.
   void Admit();
-  Sequence* NextInLine() const;
+  bool HasInteractiveWork() const;
+  Sequence* NextInLine(int64_t longest) const;
+  Sequence* PlaceFor(const Sequence& next) const;
+  bool IsLong(const Sequence& sequence) const;
+  Sequence* Victim(const Sequence& sequence) const;
   bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
   void Start(Sequence& sequence, std::span<const BlockId> matched);
   void FindLeader(Sequence& sequence, int64_t matched_tokens);
   void FollowLeaders();
   void LeaveQueue(Group& group);
   void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
+  void CollectPrompts();
+  Want WantOfFollower(const Sequence& follower) const;
+  int64_t Age(const Sequence& sequence) const;
   void ShareBudget();
   void ReserveInLineOrder();
   bool Reserve(Sequence& sequence, int64_t n_tokens);
   bool PreemptFor(Sequence& sequence);
   void Preempt(Sequence& victim);
+  std::optional<BlockId> TryAllocate();
+  int64_t BlocksMissing(const Sequence& sequence) const;
+  int64_t BlocksPromised(WorkClass work_class) const;
+
   void Move(Sequence& sequence, SequencePhase phase);
   Line::node_type Leave(Sequence& sequence);  // removes it from its line; empty: it was in none
   void ReserveLeftQueue();
   void ReleaseBlocks(Sequence& sequence);
-  std::optional<BlockId> TryAllocate();
-  int64_t BlocksMissing(const Sequence& sequence) const;
-  int64_t BlocksPromised() const;
   void Publish(Sequence& sequence, int64_t computed_before);
   void Fork(Sequence& first);
   Group& GroupOf(const Sequence& sequence);
+  static int64_t NumBatch(const Line& line);
+  TurnTaking& QueueOf(const Group& group);
   static bool AwaitsFork(const Group& group);
 
   const SchedulerOptions options_;
@@ -153,8 +187,9 @@ class Scheduler {
   PrefixIndex& index_;
 
   std::unordered_map<RequestId, Group> groups_;
-  TurnTaking queue_;  // requests that have not had a place, except paused ones
-  Line waiting_;      // sequences of admitted requests that wait for a (further) place
+  // By class: requests that have not had a place, except paused ones.
+  std::array<TurnTaking, kWorkClasses> queues_;
+  Line waiting_;  // sequences of admitted requests that wait for a (further) place
   Line running_;
   Line paused_;
   Line holders_;  // sequences with blocks, in any phase
@@ -170,8 +205,10 @@ class Scheduler {
     Sequence* sequence;
     int64_t n_tokens;
   };
-  std::vector<Share> shares_;            // prompt chunks of the current plan, in line order
-  std::vector<Sequence*> by_remaining_;  // scratch of ShareBudget
+  std::vector<Share> shares_;  // prompt chunks of the current plan, in line order
+  std::vector<Want> wants_;    // scratch of ShareBudget
+  int64_t plans_ = 0;
+  int64_t steps_without_interactive_ = std::numeric_limits<int64_t>::max() / 2;
   Counters counters_;
 };
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/work_class.h"
 
 namespace tandem::engine {
 
@@ -24,6 +25,7 @@ inline constexpr uint64_t kNoTurn = ~uint64_t{0};
 struct Sequence {
   RequestId request;
   int choice = 0;
+  WorkClass work_class = WorkClass::kInteractive;
   uint64_t turn = kNoTurn;  // order of first places; preemption keeps it
   uint64_t arrival = 0;     // order of Add
 
@@ -34,6 +36,8 @@ struct Sequence {
   int64_t cached_len = 0;       // prompt tokens that came from the prefix cache
 
   SequencePhase phase = SequencePhase::kWaiting;
+  int64_t placed_at = 0;  // number of the plan that gave it its present place
+  bool is_long = false;   // it got its place with more than one chunk to compute
   bool uses_prefix_cache = true;
   std::string prefix_variant;  // names adapter and tenant; prefixes are shared within one variant
   bool scores_prompt = false;  // every prompt row's logits are requested
@@ -49,9 +53,11 @@ struct Sequence {
   bool live() const { return phase != SequencePhase::kFinished; }
 };
 
-// Orders sequences by the earlier turn, then the earlier arrival, then the lower choice.
+// Orders sequences by class, then the earlier turn, then the earlier arrival, then the lower
+// choice.
 struct GoesFirst {
   bool operator()(const Sequence* a, const Sequence* b) const {
+    if (a->work_class != b->work_class) return a->work_class < b->work_class;
     if (a->turn != b->turn) return a->turn < b->turn;
     if (a->arrival != b->arrival) return a->arrival < b->arrival;
     return a->choice < b->choice;

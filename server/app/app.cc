@@ -83,6 +83,9 @@ App::App(AppOptions options)
       keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
       memory_(options_.engine.memory_bytes > 0 ? options_.engine.memory_bytes
                                                : engine::DefaultMemoryBudgetBytes()),
+      detached_([](const Error& error, const std::string& request_id) {
+        return ToResponse(MakeErrorReply(error, request_id));
+      }),
       models_(options_.any_model_name),
       metrics_(options_.metrics_namespace),
       admission_(
@@ -112,6 +115,8 @@ App::App(AppOptions options)
               },
           .reasoning_parser = options_.reasoning_parser,
           .tool_parser = options_.tool_parser,
+          .background = &background_,
+          .detached = &detached_,
           .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
           .is_named_model =
@@ -482,13 +487,16 @@ void App::Stop() {
     if (host_) host_->StopLoading();
     if (adapters_) adapters_->Stop();
   });
+  const auto deadline = std::chrono::steady_clock::now() + options_.drain_timeout;
   if (!http_->WaitDrained(options_.drain_timeout)) {
     spdlog::warn("drain_timeout requests_left={}", http_->running_requests());
   }
+  WaitForBackgroundResponses(deadline);
   stop_loading.join();
   stop_jobs.join();
   if (host_) host_->Stop();
   http_->Stop();
+  EndBackgroundResponses();
   context_.model_host = nullptr;
   context_.adapter_host = nullptr;
   context_.aliases = nullptr;
@@ -498,6 +506,7 @@ void App::Stop() {
   if (files_) files_->Stop();
   jobs_.reset();
   models_.Clear();
+  detached_.Stop();
 }
 
 void BlockServerSignals() {

@@ -17,6 +17,7 @@
 #include "server/files/file_store.h"
 #include "server/handlers/handlers.h"
 #include "server/http/api_keys.h"
+#include "server/http/detached_requests.h"
 #include "server/http/http_server.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/keys/managed_keys.h"
@@ -26,6 +27,8 @@
 #include "server/models/load_adapter.h"
 #include "server/models/load_model.h"
 #include "server/models/model_host.h"
+#include "server/responses/background_response.h"
+#include "server/responses/response_store.h"
 
 namespace tandem::server {
 
@@ -70,6 +73,7 @@ struct AppOptions {
   int64_t max_file_bytes = int64_t{512} << 20;  // largest upload
   // Lines of all batches that run at once; 0: 16, but at most half of engine.max_seqs.
   int64_t batch_concurrency = 0;
+  int64_t max_responses = 10'000;          // stored responses of /v1/responses
   std::filesystem::path model_root = ".";  // paths in request bodies are relative to it
   JobSupervisorOptions jobs;
   // Polled while the first models load; true ends Start with kCancelled.
@@ -113,6 +117,10 @@ class App {
   std::optional<JobStore> OpenJobStore();
   void StartJobs();
   void StartAdapters();
+  // Defined in app_responses.cc. `data_dir` is locked, or empty: memory.
+  void StartResponses(std::filesystem::path data_dir);
+  void WaitForBackgroundResponses(std::chrono::steady_clock::time_point deadline);
+  void EndBackgroundResponses();
   // The next two are defined in app_batches.cc.
   void StartBatches();
   bool AuthorizeBatch(const Batch& batch, Request& request) const;
@@ -154,6 +162,10 @@ class App {
   std::unique_ptr<ManagedKeys> managed_keys_;  // null: no database of keys
   bool has_admin_ = false;                     // whether a key opened the admin routes at the start
   MemoryLedger memory_;
+  // Before the registry: the sinks of its engines use these three.
+  std::unique_ptr<ResponseStore> responses_;
+  BackgroundResponses background_;
+  DetachedRequests detached_;
   std::unique_ptr<ModelHost> host_;  // before the registry: the registry's thread calls it
   ModelRegistry models_;
   std::atomic<bool> is_loading_{true};

@@ -101,8 +101,9 @@ bool App::IsInUse(const std::string& file_id) {
 
 void App::StartJobs() {
   std::optional<JobStore> store = OpenJobStore();
-  if (!store) return;
+  if (!store) return StartResponses({});
   const fs::path data_dir = fs::absolute(options_.data_dir);
+  StartResponses(data_dir);
   // Held until earlier models are restored: a job that ended while no server ran publishes after
   // them.
   const std::lock_guard lock(publish_mutex_);

@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "bench/constrain_bench.h"
 #include "bench/gemm_bench.h"
 #include "bench/head_bench.h"
 #include "bench/load_generator.h"
@@ -18,6 +19,7 @@
 #include "bench/train_bench.h"
 #include "convert/tensors/model_source.h"
 #include "engine/io/atomic_write.h"
+#include "server/cli/fairness_command.h"
 #include "server/cli/model_options.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
@@ -88,6 +90,43 @@ void AddSampleBench(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.callback(
       [options, &exit_code] { exit_code = bench::RunSampleBench(std::cout, *options); });
+}
+
+void AddConstrainBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    std::string tokenizer;
+    bench::ConstrainBenchOptions options;
+  };
+  auto flags = std::make_shared<Flags>();
+  bench::ConstrainBenchOptions& options = flags->options;
+  command.add_option("--vocab", options.vocab_size, "words of the random model's vocabulary")
+      ->check(CLI::Range(257, 1'180'142))
+      ->capture_default_str();
+  command.add_option("--tokenizer,-t", flags->tokenizer, "a tokenizer.json to use instead")
+      ->check(CLI::ExistingFile);
+  command.add_option("--layers", options.layers, "layers of the random model")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.add_option("--width", options.width, "width of its layers, a multiple of 48")
+      ->check(CLI::Range(48, 9600))
+      ->capture_default_str();
+  command.add_option("--threads", options.threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options.rounds, "measured pairs; the medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.add_option("--streams", options.streams, "requests decoded together")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command.add_option("--tokens", options.tokens, "tokens of each request")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  command.callback([flags, &exit_code] {
+    constexpr size_t kMostTokenizerBytes = size_t{64} << 20;
+    if (!flags->tokenizer.empty()) {
+      flags->options.tokenizer_json = engine::ReadWholeFile(flags->tokenizer, kMostTokenizerBytes);
+    }
+    exit_code = bench::RunConstrainBench(std::cout, flags->options);
+  });
 }
 
 void AddTokenizerBench(CLI::App& command, int& exit_code) {
@@ -450,6 +489,9 @@ void AddBench(CLI::App& command, int& exit_code) {
       exit_code);
   AddSampleBench(*command.add_subcommand("sample", "token sampling from large vocabularies"),
                  exit_code);
+  AddConstrainBench(
+      *command.add_subcommand("constrain", "decoding under schemas, compared with free decoding"),
+      exit_code);
   AddTokenizerBench(*command.add_subcommand("tokenizer", "text to tokens and back, MB/s per core"),
                     exit_code);
   AddTemplateBench(
@@ -460,6 +502,9 @@ void AddBench(CLI::App& command, int& exit_code) {
           "http",
           "load test of any OpenAI-compatible server, optionally compared with a second one"),
       exit_code);
+  AddFairnessBench(*command.add_subcommand(
+                       "fairness", "first tokens beside batches and long prompts, over alone"),
+                   exit_code);
   AddMakeModel(
       *command.add_subcommand("make-model", "write a model with random weights for measurements"),
       exit_code);

@@ -138,6 +138,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir = DataDirOr(config.data_dir);
   options.max_file_bytes = config.max_file.n;
+  options.max_responses = config.response_store;
   options.model_root = config.model_root;
   return options;
 }

@@ -73,6 +73,25 @@ ALTER TABLE jobs ADD COLUMN owner INTEGER;
 ALTER TABLE files ADD COLUMN owner INTEGER;
 )";
 
+// `body` is the response object of the API, `input` an array of the items before its answer.
+// `events` has one event per line; it is empty unless the response ran in the background.
+constexpr const char* kResponses = R"(
+CREATE TABLE responses (
+  seq          INTEGER PRIMARY KEY AUTOINCREMENT,
+  id           TEXT NOT NULL UNIQUE,
+  owner        INTEGER,
+  created_at   INTEGER NOT NULL,
+  is_finished  INTEGER NOT NULL,
+  body         TEXT NOT NULL,
+  input        TEXT NOT NULL,
+  events       TEXT NOT NULL,
+  bytes        INTEGER NOT NULL  -- of the three texts
+) STRICT;
+CREATE INDEX responses_by_age ON responses (created_at);
+CREATE INDEX responses_by_bytes ON responses (bytes);
+CREATE INDEX unfinished_responses ON responses (id) WHERE is_finished = 0;
+)";
+
 // /v1/batches. `record` is JSON; server/batches writes it.
 constexpr const char* kBatches = R"(
 CREATE TABLE batches (
@@ -85,7 +104,7 @@ CREATE TABLE batches (
 CREATE INDEX batches_unfinished ON batches (owner, seq) WHERE is_finished = 0;
 )";
 
-constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners, kBatches};
+constexpr std::array kServerSteps = {kJobs, kFiles, kAliases, kOwners, kResponses, kBatches};
 
 // The system's error of the last failed write to the journal. sqlite3_system_errno loses it.
 int JournalErrno(sqlite3* handle) {

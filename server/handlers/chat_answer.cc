@@ -9,6 +9,7 @@
 
 #include "engine/chat/answers/answer_parser.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/answer_grammar.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/prompt.h"
 #include "server/handlers/tool_formats.h"
@@ -37,17 +38,22 @@ std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& contex
 // How to read the answer; nullopt for an answer that is text only.
 std::optional<engine::AnswerOptions> AnswerOf(const HandlerContext& context,
                                               const ServedModel& model, const ChatPrompt& prompt,
-                                              const EncodedChat& encoded) {
+                                              const EncodedChat& encoded, bool is_constrained) {
   engine::AnswerOptions answer;
   answer.reasoning = ReasoningOf(context, model, prompt, encoded);
   const engine::ToolFormat* format = ToolFormatOf(context, model);
   if (prompt.tools.callable != nullptr) {
-    answer.tools = std::make_shared<const engine::DeclaredTools>(*prompt.tools.callable);
+    answer.tools =
+        std::make_shared<const engine::DeclaredTools>(*prompt.tools.callable, is_constrained);
     if (!prompt.tools.is_parallel) answer.max_calls = 1;
   }
   // Harmony has channels even without tools.
   const bool has_channels = format != nullptr && format->style == engine::CallStyle::kHarmony;
-  if (answer.tools != nullptr || has_channels) answer.format = format;
+  if (answer.tools != nullptr) {
+    answer.format = &CallFormatOf(context, model);
+  } else if (has_channels) {
+    answer.format = format;
+  }
   if (!answer.reasoning && answer.format == nullptr) return std::nullopt;
   const bool is_short = format != nullptr && format->has_short_ids;
   answer.new_id = [is_short] {
@@ -81,7 +87,7 @@ std::vector<TokenId> SpecialMarks(const ServedModel& model, engine::AnswerOption
 
 PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model, ChatRequest chat,
                          const std::string& id_prefix, const std::string& request_id) {
-  CheckToolFormat(context, model, chat.prompt.tools);
+  PrepareTools(context, model, chat.prompt);
   EncodedChat encoded = chat.prompt_ids ? GivenChat(model, std::move(*chat.prompt_ids))
                                         : EncodeChat(model, chat.prompt);
   std::vector<TokenId> prompt = std::move(encoded.ids);
@@ -93,7 +99,10 @@ PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model
   ReplyShape& shape = prepared.shape;
   shape = MakeReplyShape(model, chat.generation, id_prefix, request_id);
   shape.kind = ReplyShape::Kind::kChat;
-  shape.answer = AnswerOf(context, model, chat.prompt, encoded);
+  const AnswerGrammar constraint =
+      ConstrainChat(context, model, chat, ReasoningOf(context, model, chat.prompt, encoded));
+  shape.answer = AnswerOf(context, model, chat.prompt, encoded, constraint.grammar != nullptr);
+  if (constraint.is_text) shape.answer = std::nullopt;
   if (shape.answer) shape.shown_special_tokens = SpecialMarks(model, *shape.answer);
   shape.top_logprobs = chat.top_logprobs;
   shape.prompts.push_back({prompt, {}});
@@ -102,12 +111,16 @@ PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model
                             chat.max_tokens.value_or(std::numeric_limits<int64_t>::max()));
   generation.top_logprobs = chat.top_logprobs;
   generation.shown_special_tokens = shape.shown_special_tokens;
-  generation.continues_text = chat.prompt.continue_final_message;
+  // Every byte of a token counts in the grammar of an answer, a leading space too.
+  generation.continues_text =
+      chat.prompt.continue_final_message || chat.generation.structured.has_value();
+  generation.grammar = constraint.grammar;
 
   prepared.ignored = std::move(chat.ignored);
   prepared.ignored.insert(prepared.ignored.end(), encoded.unread.begin(), encoded.unread.end());
+  prepared.ignored.insert(prepared.ignored.end(), constraint.ignored.begin(),
+                          constraint.ignored.end());
   prepared.requests.push_back(std::move(generation));
-  Constrain(model, chat.generation, prepared.requests, shape);
   return prepared;
 }
 

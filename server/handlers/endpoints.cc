@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "server/respond/error_response.h"
+
 namespace tandem::server {
 
 // THE list: a file of handlers is declared here and named in AllEndpoints.
@@ -11,7 +13,9 @@ std::span<const Endpoint> MetricsEndpoints();
 std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
 std::span<const Endpoint> ChatEndpoints();
+std::span<const Endpoint> ResponsesEndpoints();
 std::span<const Endpoint> CompletionEndpoints();
+std::span<const Endpoint> MessagesEndpoints();
 std::span<const Endpoint> EmbeddingEndpoints();
 std::span<const Endpoint> RerankEndpoints();
 std::span<const Endpoint> TokenizeEndpoints();
@@ -32,6 +36,10 @@ namespace {
 // Room for a form's bytes besides its file: names, boundaries, fields.
 constexpr size_t kFormBytes = 1 << 20;
 
+constexpr ApiStyle kAnthropicStyle = {.rewrite_error = RewriteForAnthropic,
+                                      .error_event = "error",
+                                      .request_id_header = "request-id"};
+
 Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
   Route route{.method = endpoint.method,
               .pattern = endpoint.pattern,
@@ -41,7 +49,8 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
                   },
               .access = endpoint.access,
               .runs_on = endpoint.runs_on,
-              .is_heavy = endpoint.is_heavy};
+              .is_heavy = endpoint.is_heavy,
+              .style = endpoint.api == ApiKind::kAnthropic ? &kAnthropicStyle : nullptr};
   if (endpoint.open_body == nullptr) return route;
   route.open_body = [&context, open = endpoint.open_body](const Request& head,
                                                           std::function<void()> has_room) {
@@ -55,26 +64,17 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),
-      MetricsEndpoints(),
-      OpenApiEndpoints(),
-      ModelEndpoints(),
-      ChatEndpoints(),
-      CompletionEndpoints(),
-      EmbeddingEndpoints(),
-      RerankEndpoints(),
-      TokenizeEndpoints(),
-      RenderEndpoints(),
-      FileEndpoints(),
-      BatchEndpoints(),
-      FineTuningJobEndpoints(),
-      FineTuningFollowEndpoints(),
-      AdminModelEndpoints(),
-      AdapterEndpoints(),
-      AliasEndpoints(),
-      ConvertEndpoints(),
-      AdminJobEndpoints(),
-      AdminKeyEndpoints(),
+      StatusEndpoints(),        MetricsEndpoints(),
+      OpenApiEndpoints(),       ModelEndpoints(),
+      ChatEndpoints(),          ResponsesEndpoints(),
+      CompletionEndpoints(),    MessagesEndpoints(),
+      EmbeddingEndpoints(),     RerankEndpoints(),
+      TokenizeEndpoints(),      RenderEndpoints(),
+      FileEndpoints(),          BatchEndpoints(),
+      FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
+      AdminModelEndpoints(),    AdapterEndpoints(),
+      AliasEndpoints(),         ConvertEndpoints(),
+      AdminJobEndpoints(),      AdminKeyEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

@@ -10,6 +10,9 @@
 
 namespace tandem::server {
 
+// Whose API a route belongs to; decides the shape of its errors.
+enum class ApiKind { kOpenAi, kAnthropic };
+
 // A route of the API and the function that answers it. The function parses, acts and responds. It
 // throws a fault as Error; the dispatch of server/http turns that into an error body. Every handler
 // file returns its endpoints in a list; endpoints.cc joins the lists. Tests compare the endpoints
@@ -25,6 +28,7 @@ struct Endpoint {
   // HandlerContext::max_file_bytes.
   std::shared_ptr<BodySink> (*open_body)(const HandlerContext& context, const Request& head,
                                          std::function<void()> has_room) = nullptr;
+  ApiKind api = ApiKind::kOpenAi;
 };
 
 std::vector<Endpoint> AllEndpoints();

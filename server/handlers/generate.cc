@@ -69,10 +69,8 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   return request;
 }
 
-void Constrain(const ServedModel& model, const GenerationFields& fields,
-               std::vector<engine::GenerationRequest>& requests, ReplyShape& shape) {
-  if (!fields.structured) return;
-  const StructuredOutput& structured = *fields.structured;
+std::shared_ptr<const engine::Grammar> CompileStructured(const ServedModel& model,
+                                                         const StructuredOutput& structured) {
   const bool is_schema = structured.source.kind == engine::GrammarSource::Kind::kJsonSchema;
   const auto explain = [&](const Error& error) {
     if (error.code() != ErrorCode::kInvalidArgument) {
@@ -82,14 +80,19 @@ void Constrain(const ServedModel& model, const GenerationFields& fields,
         .WithParam(structured.param)
         .WithReason(is_schema ? "unsupported_schema" : "invalid_value");
   };
-  const std::shared_ptr<const engine::Grammar> grammar =
-      WithContext(explain, [&] { return model.loaded().grammars->Compile(structured.source); });
+  return WithContext(explain, [&] { return model.loaded().grammars->Compile(structured.source); });
+}
+
+void Constrain(const ServedModel& model, const GenerationFields& fields,
+               std::vector<engine::GenerationRequest>& requests, ReplyShape& shape) {
+  if (!fields.structured) return;
+  const auto grammar = CompileStructured(model, *fields.structured);
   for (engine::GenerationRequest& request : requests) {
     request.grammar = grammar;
     // Every byte of a token counts in the grammar, a leading space too.
     request.continues_text = true;
   }
-  // The whole answer is the constrained text, even if the prompt has opened a block of reasoning.
+  // The whole answer is the constrained text.
   shape.answer = std::nullopt;
 }
 

@@ -25,6 +25,11 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
                                                 const engine::SamplingParams& sampling,
                                                 std::vector<TokenId> prompt, int64_t max_tokens);
 
+// Compiles what a request's field asks for. Throws kInvalidArgument (reasons unsupported_schema or
+// invalid_value) with the field as param.
+std::shared_ptr<const engine::Grammar> CompileStructured(const ServedModel& model,
+                                                         const StructuredOutput& structured);
+
 // Constrains the requests and their reply to the request's structured output, if it asks for one.
 // Compiles the grammar on this thread, unless the model has it. Throws kInvalidArgument (reasons
 // unsupported_schema or invalid_value) for a grammar that cannot be served.

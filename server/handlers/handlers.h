@@ -24,7 +24,9 @@ namespace tandem::server {
 class AdapterHost;
 class Admission;
 class AliasBook;
+class BackgroundResponses;
 class Batches;
+class DetachedRequests;
 class FileStore;
 class JobSupervisor;
 class KeyUsage;
@@ -34,6 +36,7 @@ struct StoredFile;
 struct TrainingData;
 class Metrics;
 class ModelHost;
+class ResponseStore;
 
 // Whether replies separate the text between <think> and </think> from the answer.
 enum class ReasoningParser { kAuto, kThink, kNone };  // kAuto: if the chat template has <think>
@@ -79,6 +82,9 @@ struct HandlerContext {
   std::atomic<Batches*> batches{nullptr};           // as jobs; set last
   std::atomic<AdapterHost*> adapter_host{nullptr};  // null: no admin key, starting or stopping
   std::atomic<AliasBook*> aliases{nullptr};         // as adapter_host
+  std::atomic<ResponseStore*> responses{nullptr};   // null: still starting, or stopped
+  BackgroundResponses* background = nullptr;        // this and `detached`: never null
+  DetachedRequests* detached = nullptr;             // during requests
   int64_t max_file_bytes = int64_t{512} << 20;      // largest upload
   const MemoryLedger* memory = nullptr;             // never null while requests run
   // Whether the name is that of an embedded model, which needs no path.
@@ -113,6 +119,11 @@ Error NotReady(const HandlerContext& context);
 std::optional<int64_t> OwnerOf(const Request& request);
 // All records without --isolate-keys, and for administrators.
 Viewer ViewerOf(const HandlerContext& context, const Request& request);
+
+// The viewer of stored responses. Other keys never see a response, whatever --isolate-keys says.
+Viewer ResponseViewerOf(const Request& request);
+// Throws NotReady while the server starts or stops.
+ResponseStore& RequireResponses(const HandlerContext& context);
 
 // Throws NotReady unless the server keeps files.
 FileStore& RequireFiles(const HandlerContext& context);

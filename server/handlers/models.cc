@@ -29,6 +29,7 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   out["capabilities"] = Json::array();
   if (model.loaded().tokenizer && model.loaded().chat_template) {
     out["capabilities"].push_back("chat");
+    out["capabilities"].push_back("responses");
   }
   out["capabilities"].push_back("completions");
   out["capabilities"].push_back("embeddings");
@@ -102,6 +103,8 @@ void ListModels(const HandlerContext& context, Request request, ResponseWriter w
   body["data"] = Json::array();
   const Viewer viewer = ViewerOf(context, request);
   for (const auto& entry : context.models.List(viewer)) body["data"].push_back(ModelObject(entry));
+  // Codex asks with its version and reads this member.
+  if (request.FindQuery("client_version") != nullptr) body["models"] = body["data"];
   writer.Json(200, body.dump());
 }
 

@@ -13,4 +13,15 @@ Viewer ViewerOf(const HandlerContext& context, const Request& request) {
   return static_cast<int64_t>(request.client);
 }
 
+ResponseStore& RequireResponses(const HandlerContext& context) {
+  ResponseStore* store = context.responses;
+  if (store == nullptr) throw NotReady(context);
+  return *store;
+}
+
+Viewer ResponseViewerOf(const Request& request) {
+  if (request.sees_all_records) return std::nullopt;
+  return static_cast<int64_t>(request.client);
+}
+
 }  // namespace tandem::server

@@ -40,9 +40,9 @@ void Render(const HandlerContext& context, Request request, ResponseWriter write
   const nlohmann::ordered_json body = ParseJsonObject(request.body);
   const auto model =
       context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
-  const RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
+  RenderRequest render = ParseRenderRequest(body, LimitsOf(*model));
 
-  CheckToolFormat(context, *model, render.chat.tools);
+  PrepareTools(context, *model, render.chat);
   std::vector<TrainedChat> samples;
   if (render.train) {
     samples = EncodeTrainedChat(*model, render.chat, [&] { return writer.is_over(); });

@@ -26,9 +26,9 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
   const Json body = ParseJsonObject(request.body);
   const auto model =
       context.models.Find(FieldReader(body).String("model"), ViewerOf(context, request));
-  const TokenizeRequest tokenize = ParseTokenizeRequest(body, LimitsOf(*model));
+  TokenizeRequest tokenize = ParseTokenizeRequest(body, LimitsOf(*model));
 
-  if (tokenize.chat) CheckToolFormat(context, *model, tokenize.chat->tools);
+  if (tokenize.chat) PrepareTools(context, *model, *tokenize.chat);
   const std::vector<TokenId> ids =
       tokenize.chat ? EncodeChat(*model, *tokenize.chat).ids
                     : EncodeText(*model, *tokenize.prompt, tokenize.plain_prompt);

@@ -5,7 +5,7 @@
 #include "engine/chat/answers/tool_format.h"
 #include "server/handlers/handlers.h"
 #include "server/models/model_registry.h"
-#include "server/wire/tool_fields.h"
+#include "server/wire/chat_request.h"
 
 namespace tandem::server {
 
@@ -15,10 +15,13 @@ void CheckToolParser(const std::string& name);
 // The format in which the model writes tool calls, by --tool-parser or by its chat template; null:
 // none.
 const engine::ToolFormat* ToolFormatOf(const HandlerContext& context, const ServedModel& model);
+// The format of a request's calls: as above, or the row `json`.
+const engine::ToolFormat& CallFormatOf(const HandlerContext& context, const ServedModel& model);
 
-// Throws kUnsupported (tools) for a request with tools to a model without a format, because its
-// template would leave them out.
-void CheckToolFormat(const HandlerContext& context, const ServedModel& model,
-                     const ToolFields& tools);
+// Prepares the tools of a chat for the template. Custom tools become functions with the parameter
+// `input`. A template may write no tools, or no calls in a known format. Then a text at the
+// beginning of the chat describes the tools and the form of a call, and the history's calls become
+// text. Throws kUnsupported (tools) if the server runs with --tool-parser none.
+void PrepareTools(const HandlerContext& context, const ServedModel& model, ChatPrompt& prompt);
 
 }  // namespace tandem::server

@@ -9,14 +9,20 @@
 namespace tandem::server {
 namespace {
 
-// The token of `Authorization: Bearer <token>`. A malformed or repeated header counts as absent.
-std::optional<std::string_view> BearerToken(const Request& request) {
+// The value of a header; null if it is absent or repeated.
+const std::string* OnlyHeader(const Request& request, std::string_view lower_case_name) {
   const std::string* header = nullptr;
   for (const auto& [name, value] : request.headers) {
-    if (name != "authorization") continue;
-    if (header != nullptr) return std::nullopt;
+    if (name != lower_case_name) continue;
+    if (header != nullptr) return nullptr;
     header = &value;
   }
+  return header;
+}
+
+// The token of `Authorization: Bearer <token>`. A malformed or repeated header counts as absent.
+std::optional<std::string_view> BearerToken(const Request& request) {
+  const std::string* header = OnlyHeader(request, "authorization");
   if (header == nullptr) return std::nullopt;
   const std::string_view text(*header);
   const size_t space = text.find(' ');
@@ -29,6 +35,16 @@ std::optional<std::string_view> BearerToken(const Request& request) {
     return std::nullopt;
   }
   return token;
+}
+
+// The key of a request: the bearer token, else `x-api-key`, which clients of Anthropic's API send.
+std::optional<std::string_view> KeyOf(const Request& request) {
+  if (const auto token = BearerToken(request)) return token;
+  const std::string* key = OnlyHeader(request, "x-api-key");
+  if (key == nullptr || key->empty() || key->find_first_of(" \t") != std::string::npos) {
+    return std::nullopt;
+  }
+  return *key;
 }
 
 int64_t UnixNow() {
@@ -130,7 +146,7 @@ void ApiKeys::SetManagedKeys(std::vector<ManagedKey> keys, bool requires_key) {
 }
 
 uint64_t ApiKeys::ClientOf(const Request& request) const {
-  const std::optional<std::string_view> token = BearerToken(request);
+  const std::optional<std::string_view> token = KeyOf(request);
   if (!token) return 0;
   const KeyDigest digest = DigestOfKey(*token);
   return ScopesOf(*keys(), digest).empty() ? 0 : digest[0];
@@ -150,12 +166,12 @@ Scopes ApiKeys::ScopesOfClient(uint64_t client) const {
 }
 
 bool ApiKeys::IsAdmin(const Request& request) const {
-  const std::optional<std::string_view> token = BearerToken(request);
+  const std::optional<std::string_view> token = KeyOf(request);
   return token && Contains(admin_key_, DigestOfKey(*token));
 }
 
 bool ApiKeys::HasAdminScope(const Request& request) const {
-  const std::optional<std::string_view> token = BearerToken(request);
+  const std::optional<std::string_view> token = KeyOf(request);
   if (!token) return false;
   const KeyDigest digest = DigestOfKey(*token);
   const bool is_admin_key = Contains(admin_key_, digest);
@@ -164,7 +180,7 @@ bool ApiKeys::HasAdminScope(const Request& request) const {
 }
 
 bool ApiKeys::HasMetricsKey(const Request& request) const {
-  const std::optional<std::string_view> token = BearerToken(request);
+  const std::optional<std::string_view> token = KeyOf(request);
   return token && Contains(metrics_key_, DigestOfKey(*token));
 }
 
@@ -185,7 +201,7 @@ std::optional<Error> ApiKeys::Check(const Request& request, Access access) const
         .WithReason("admin_disabled");
   }
 
-  const std::optional<std::string_view> token = BearerToken(request);
+  const std::optional<std::string_view> token = KeyOf(request);
   const KeyDigest digest = DigestOfKey(token.value_or(""));
   const std::shared_ptr<const Keys> all = keys();
   const Scopes scopes = token ? ScopesOf(*all, digest) : Scopes();
@@ -210,7 +226,8 @@ std::optional<Error> ApiKeys::Check(const Request& request, Access access) const
     return Error(ErrorCode::kPermissionDenied, why).WithReason("insufficient_permissions");
   }
   return Error(ErrorCode::kUnauthenticated,
-               token ? "incorrect API key" : "missing API key: send 'Authorization: Bearer <key>'")
+               token ? "incorrect API key"
+                     : "missing API key: send 'Authorization: Bearer <key>' or 'x-api-key: <key>'")
       .WithReason("invalid_api_key");
 }
 

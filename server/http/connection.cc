@@ -478,7 +478,8 @@ void Connection::AbortRequests() {
     self.queue_.Abandon();
     if (self.active_) {
       self.active_->CloseConnection();
-      AbortForShutdown(self.shared_->policy, *self.active_->channel());
+      Exchange& active = *self.active_;
+      AbortForShutdown(self.shared_->policy, active.head(), active.style(), *active.channel());
     } else if (self.output_.empty()) {
       self.Close();
     } else {

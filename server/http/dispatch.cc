@@ -17,18 +17,23 @@ namespace tandem::server {
 namespace {
 
 // The frames that end a begun stream with an error.
-std::string ErrorEvents(const Response& response) {
-  return SseData(response.body) + SseData("[DONE]");
+std::string ErrorEvents(const Response& response, const ApiStyle* style,
+                        const std::string& request_id) {
+  if (style == nullptr) return SseData(response.body) + SseData("[DONE]");
+  Response styled = response;
+  style->rewrite_error(styled, request_id);
+  return SseNamed(style->error_event, styled.body);
 }
 
 // Runs posted tasks on the answer thread; their exceptions become answers as in RunHandler.
-void RunChannelTasks(const HttpPolicy& policy, const Request& head, ResponseChannel& channel) {
+void RunChannelTasks(const ConnectionShared& shared, const Request& head,
+                     ResponseChannel& channel) {
   std::vector<std::function<void()>> tasks;
   const std::optional<Error> error = Attempt([&] { channel.RunTasks(tasks); });
   if (!error) return;
   const bool is_answered = HasMemoryFor([&] {
-    Response response = policy.failure(*error, head);
-    const std::string events = ErrorEvents(response);
+    Response response = shared.policy.failure(*error, head);
+    const std::string events = ErrorEvents(response, shared.router.StyleOf(head.path), head.id);
     channel.Abort(std::move(response), events);
   });
   if (!is_answered) channel.GiveUp();
@@ -101,8 +106,8 @@ std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionSha
                     context = std::make_shared<const Request>(head)](
                        const std::shared_ptr<ResponseChannel>& channel) {
     if (const std::shared_ptr<ConnectionShared> alive = weak.lock()) {
-      net::post(alive->answer_io, [policy = &alive->policy, context, channel] {
-        RunChannelTasks(*policy, *context, *channel);
+      net::post(alive->answer_io, [shared = alive.get(), context, channel] {
+        RunChannelTasks(*shared, *context, *channel);
       });
     }
   };
@@ -114,11 +119,12 @@ std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionSha
 void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& route,
                 Request request, std::shared_ptr<ResponseChannel> channel) {
   const ResponseWriter writer(
-      std::move(channel), [shared, id = request.id]() -> ResponseWriter::Abandoned {
+      std::move(channel),
+      [shared, style = route.style, id = request.id]() -> ResponseWriter::Abandoned {
         spdlog::error("request_abandoned request={}", id);
         Response response = shared->policy.refusal(500, "internal_error",
                                                    "internal error; the request id is " + id);
-        std::string events = ErrorEvents(response);
+        std::string events = ErrorEvents(response, style, id);
         return {std::move(response), std::move(events)};
       });
   if (shared->policy.admit) {
@@ -152,9 +158,10 @@ void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& ro
   }
 }
 
-void AbortForShutdown(const HttpPolicy& policy, ResponseChannel& channel) {
+void AbortForShutdown(const HttpPolicy& policy, const Request& head, const ApiStyle* style,
+                      ResponseChannel& channel) {
   Response response = policy.refusal(503, "shutting_down", "the server is shutting down");
-  const std::string events = ErrorEvents(response);
+  const std::string events = ErrorEvents(response, style, head.id);
   channel.Abort(std::move(response), events);
 }
 

@@ -41,7 +41,9 @@ std::shared_ptr<ResponseChannel> OpenChannel(const std::shared_ptr<ConnectionSha
 void RunHandler(const std::shared_ptr<ConnectionShared>& shared, const Route& route,
                 Request request, std::shared_ptr<ResponseChannel> channel);
 
-// Ends the current answer because the server is stopping, and notifies its producer.
-void AbortForShutdown(const HttpPolicy& policy, ResponseChannel& channel);
+// Ends the current answer because the server is stopping, and notifies its producer. `style`: of
+// the route; null for OpenAI's.
+void AbortForShutdown(const HttpPolicy& policy, const Request& head, const ApiStyle* style,
+                      ResponseChannel& channel);
 
 }  // namespace tandem::server

@@ -41,6 +41,7 @@ Exchange::Exchange(std::shared_ptr<ConnectionShared> shared, const Request& requ
     : shared_(std::move(shared)),
       head_(HeadOf(request)),
       channel_(OpenChannel(shared_, head_, std::move(wake))),
+      style_(shared_->router.StyleOf(head_.path)),
       keep_alive_(request.keep_alive && !request.http_1_0) {
   const std::lock_guard lock(shared_->mutex);
   ++shared_->n_running;
@@ -57,10 +58,17 @@ void Exchange::LeaveRunning() {
   shared_->changed.notify_all();
 }
 
+void Exchange::AddHeaders(Response& response) const {
+  AddStandardHeaders(shared_->options, head_, response);
+  if (style_ == nullptr || style_->request_id_header.empty()) return;
+  SetHeader(response.headers, style_->request_id_header, head_.id);
+}
+
 void Exchange::SendWhole(Response response, OutputQueue& out) {
+  if (style_ != nullptr && response.status >= 400) style_->rewrite_error(response, head_.id);
   status_ = response.status;
   error_code_ = response.error_code;
-  AddStandardHeaders(shared_->options, head_, response);
+  AddHeaders(response);
   const auto body_bytes = static_cast<long long>(response.body.size());
   std::string bytes = SerializeHead(response, body_bytes, true, keep_alive_);
   if (!is_head_request() && response.status != 204) {
@@ -79,7 +87,7 @@ void Exchange::BeginStream(Response response, std::optional<int64_t> length, Out
   is_stream_ = true;
   is_chunked_ = !length && !head_.http_1_0;
   last_stream_write_ = std::chrono::steady_clock::now();
-  AddStandardHeaders(shared_->options, head_, response);
+  AddHeaders(response);
   out.Push(SerializeHead(response, length.value_or(-1), is_chunked_, keep_alive_));
   if (is_head_request()) {
     channel_->Disconnect();

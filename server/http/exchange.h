@@ -33,6 +33,8 @@ class Exchange {
   bool is_stream() const { return is_stream_; }
   bool closes_connection() const { return !keep_alive_; }
 
+  // null: OpenAI's. Known from the path, so that refusals of the head have it too.
+  const ApiStyle* style() const { return style_; }
   void set_route(const Route* route) { route_ = route; }
   // Makes this answer the connection's last; its head says so if it has not been sent yet.
   void CloseConnection() { keep_alive_ = false; }
@@ -52,6 +54,7 @@ class Exchange {
 
  private:
   bool is_head_request() const { return head_.method == "HEAD"; }
+  void AddHeaders(Response& response) const;
   void LeaveRunning();
   void Report(int status);
 
@@ -59,6 +62,7 @@ class Exchange {
   Request head_;
   std::shared_ptr<ResponseChannel> channel_;
   const Route* route_ = nullptr;
+  const ApiStyle* const style_;  // null: OpenAI's
   bool keep_alive_;
   bool is_running_ = true;  // counted in n_running
   bool is_stream_ = false;

@@ -81,7 +81,17 @@ struct Response {
   std::string body;
   std::string content_type = "application/json";
   Headers headers;
-  std::string error_code = {};  // of an error, for the log; the body holds it too
+  // Of an error: the body holds them too. The log shows the code; ApiStyle rewrites the body.
+  std::string error_code = {};
+  std::string error_message = {};
+};
+
+// Differences of the routes of another API from OpenAI's.
+struct ApiStyle {
+  // Gives an error, of whatever origin, the status and body of this API.
+  void (*rewrite_error)(Response& error, const std::string& request_id);
+  std::string_view error_event;  // the SSE event that ends a failed stream; no `[DONE]` follows
+  std::string_view request_id_header;  // a further name for x-request-id in answers
 };
 
 }  // namespace tandem::server

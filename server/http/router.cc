@@ -94,4 +94,13 @@ Router::Match Router::Find(std::string_view method, std::string_view path) const
   return match;
 }
 
+const ApiStyle* Router::StyleOf(std::string_view path) const {
+  const std::vector<std::string> segments = Segments(path);
+  for (const Pattern& pattern : patterns_) {
+    std::map<std::string, std::string> params;
+    if (Matches(pattern.segments, segments, params)) return pattern.routes.front().style;
+  }
+  return nullptr;
+}
+
 }  // namespace tandem::server

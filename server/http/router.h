@@ -28,9 +28,10 @@ struct Route {
   Handler handler;
   Access access = Access::kApiKey;
   RunsOn runs_on = RunsOn::kRequestPool;
-  bool is_heavy = false;      // HttpPolicy::admit may refuse it under load
-  OpenBody open_body = {};    // set: opens the sink of a body
-  size_t max_body_bytes = 0;  // 0: HttpOptions::max_body_bytes
+  bool is_heavy = false;            // HttpPolicy::admit may refuse it under load
+  OpenBody open_body = {};          // set: opens the sink of a body
+  size_t max_body_bytes = 0;        // 0: HttpOptions::max_body_bytes
+  const ApiStyle* style = nullptr;  // null: OpenAI's; lives as long as the program
 };
 
 // Maps a path to its route. Immutable. The pattern with the most literal segments wins, so
@@ -46,12 +47,14 @@ class Router {
   };
   // HEAD finds the GET route.
   Match Find(std::string_view method, std::string_view path) const;
+  // The style of the path's routes; null for OpenAI's and for unknown paths.
+  const ApiStyle* StyleOf(std::string_view path) const;
 
  private:
   struct Pattern {
     std::vector<std::string> segments;
     size_t n_literals = 0;
-    std::vector<Route> routes;  // one per method
+    std::vector<Route> routes;  // one per method, all of one style
   };
   std::vector<Pattern> patterns_;  // most literal segments first
 };

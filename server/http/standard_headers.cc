@@ -107,6 +107,8 @@ std::string_view ReasonPhrase(int status) {
       return "Service Unavailable";
     case 507:
       return "Insufficient Storage";
+    case 529:
+      return "Overloaded";
     default:
       return "Status";
   }
@@ -158,7 +160,7 @@ void AddStandardHeaders(const HttpOptions& options, const Request& request, Resp
         response, "openai-processing-ms",
         std::to_string(std::chrono::duration_cast<std::chrono::milliseconds>(elapsed).count()));
   }
-  if (response.status == 429 || response.status == 503) {
+  if (response.status == 429 || response.status == 503 || response.status == 529) {
     AddMissing(response, "retry-after", "1");
     AddMissing(response, "retry-after-ms", *FindHeader(response, "retry-after") + "000");
   }
@@ -193,7 +195,8 @@ Response PreflightAnswer(const std::string& allow) {
        "x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, "
        "x-stainless-helper-method, x-stainless-lang, x-stainless-os, x-stainless-package-version, "
        "x-stainless-poll-helper, x-stainless-read-timeout, x-stainless-retry-count, "
-       "x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout"},
+       "x-stainless-runtime, x-stainless-runtime-version, x-stainless-timeout, x-api-key, "
+       "anthropic-version, anthropic-beta, anthropic-dangerous-direct-browser-access"},
       {"access-control-max-age", "600"},
   };
   return response;

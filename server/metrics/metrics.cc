@@ -203,6 +203,8 @@ void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std:
     const engine::EngineStats more = one.figures.stats();
     stats.requests_running += more.requests_running;
     stats.requests_waiting += more.requests_waiting;
+    stats.batch_running += more.batch_running;
+    stats.batch_waiting += more.batch_waiting;
     stats.kv_blocks_used += more.kv_blocks_used;
     stats.kv_blocks_total += more.kv_blocks_total;
   }
@@ -210,6 +212,11 @@ void AddGauges(Families& families, const Metrics::Snapshot& snapshot, const std:
                  static_cast<double>(stats.requests_running));
   families.Gauge("num_requests_waiting", "Sequences waiting for a place in the batch.", labels,
                  static_cast<double>(stats.requests_waiting));
+  families.Gauge("num_batch_requests_running", "Sequences of batch requests in the batch.", labels,
+                 static_cast<double>(stats.batch_running));
+  families.Gauge("num_batch_requests_waiting",
+                 "Sequences of batch requests waiting for a place in the batch.", labels,
+                 static_cast<double>(stats.batch_waiting));
   families.Gauge("kv_cache_usage_perc", "Fraction of the KV cache in use, 0 to 1.", labels,
                  stats.kv_blocks_total == 0 ? 0.0
                                             : static_cast<double>(stats.kv_blocks_used) /

@@ -16,7 +16,18 @@ inline Response ToResponse(ErrorReply reply) {
   response.body = std::move(reply.body);
   response.headers = std::move(reply.headers);
   response.error_code = std::move(reply.code);
+  response.error_message = std::move(reply.message);
   return response;
+}
+
+// Anthropic's shape of errors, for ApiStyle.
+inline void RewriteForAnthropic(Response& response, const std::string& request_id) {
+  ErrorReply reply;
+  reply.status = response.status;
+  reply.code = response.error_code;
+  reply.message = std::move(response.error_message);
+  reply.headers = std::move(response.headers);
+  response = ToResponse(InAnthropicShape(std::move(reply), request_id));
 }
 
 // The error of an engine request that did not complete.

@@ -105,12 +105,13 @@ void AppendReasoningDelta(std::string& out, std::string_view reasoning) {
 namespace {
 
 // The members of a call from `id` on, with the braces open.
-void AppendCallHead(std::string& out, std::string_view id, std::string_view name) {
+void AppendCallHead(std::string& out, std::string_view id, std::string_view name, bool is_custom) {
   out += R"("id":)";
   AppendJsonString(out, id);
-  out += R"(,"type":"function","function":{"name":)";
+  out += is_custom ? R"(,"type":"custom","custom":{"name":)"
+                   : R"(,"type":"function","function":{"name":)";
   AppendJsonString(out, name);
-  out += R"(,"arguments":)";
+  out += is_custom ? R"(,"input":)" : R"(,"arguments":)";
 }
 
 void AppendDeltaIndex(std::string& out, int index) {
@@ -123,13 +124,13 @@ void AppendDeltaIndex(std::string& out, int index) {
 
 void AppendCallBegin(std::string& out, const engine::CallBegin& call) {
   AppendDeltaIndex(out, call.index);
-  AppendCallHead(out, call.id, call.name);
+  AppendCallHead(out, call.id, call.name, call.is_custom);
   out += R"(""}}]})";
 }
 
 void AppendCallArguments(std::string& out, const engine::CallArguments& arguments) {
   AppendDeltaIndex(out, arguments.index);
-  out += R"("function":{"arguments":)";
+  out += arguments.is_custom ? R"("custom":{"input":)" : R"("function":{"arguments":)";
   AppendJsonString(out, arguments.text);
   out += "}}]}";
 }
@@ -151,7 +152,7 @@ void AppendMessage(std::string& out, std::string_view content, std::string_view 
     out += R"(,"tool_calls":[)";
     for (const ToolCall& call : calls) {
       out += &call == calls.data() ? "{" : ",{";
-      AppendCallHead(out, call.id, call.name);
+      AppendCallHead(out, call.id, call.name, call.is_custom);
       AppendJsonString(out, call.arguments);
       out += "}}";
     }

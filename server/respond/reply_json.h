@@ -58,7 +58,8 @@ struct ToolCall {
   int index = 0;  // of the engine's events
   std::string id;
   std::string name;
-  std::string arguments;
+  std::string arguments;  // of a custom tool: its input
+  bool is_custom = false;
 };
 
 // Appends the message of a chat's body. The content is null if there are calls and no text.

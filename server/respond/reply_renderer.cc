@@ -132,7 +132,7 @@ void ReplyRenderer::Keep(ChoiceState& choice, const engine::AnswerEvents& events
     } else if (const auto* thought = std::get_if<engine::ReasoningPart>(&event)) {
       choice.reasoning += thought->text;
     } else if (const auto* begin = std::get_if<engine::CallBegin>(&event)) {
-      choice.calls.push_back({begin->index, begin->id, begin->name, {}});
+      choice.calls.push_back({begin->index, begin->id, begin->name, {}, begin->is_custom});
     } else if (const auto* arguments = std::get_if<engine::CallArguments>(&event)) {
       choice.calls.back().arguments += arguments->text;
     } else if (const auto* dropped = std::get_if<engine::CallDropped>(&event)) {

@@ -67,6 +67,31 @@ std::string_view TypeOf(int status) {
   }
 }
 
+// Anthropic's names. 402 and others that this server never sends are left out.
+std::string_view AnthropicTypeOf(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 529:
+      return "overloaded_error";
+    default:
+      return status >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+std::string Dump(const nlohmann::ordered_json& body) {
+  // Cutting can split a character, and a path can hold any bytes: the dump replaces invalid UTF-8.
+  return body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 nlohmann::ordered_json StringOrNull(std::string_view text) {
   return text.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(text);
 }
@@ -85,15 +110,14 @@ ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view me
   size_t n_message = std::min(message.size(), kMaxMessageBytes);
   do {
     nlohmann::ordered_json error;
-    error["message"] = message.substr(0, n_message);
+    reply.message = message.substr(0, n_message);
+    error["message"] = reply.message;
     error["type"] = TypeOf(status);
     error["param"] = StringOrNull(param.substr(0, kMaxParamBytes));
     error["code"] = StringOrNull(code);
     nlohmann::ordered_json body;
     body["error"] = std::move(error);
-    // Cutting can split a character, and a path can hold any bytes: the dump replaces invalid
-    // UTF-8.
-    reply.body = body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    reply.body = Dump(body);
     n_message /= 2;
     // Escaping can turn one byte into six.
   } while (reply.body.size() > kMaxBodyBytes && n_message > 0);
@@ -113,6 +137,20 @@ ErrorReply MakeErrorReply(const Error& error, std::string_view request_id) {
   }
   const std::string_view code = error.reason().empty() ? mapping.default_code : error.reason();
   return MakeErrorReply(mapping.status, code, error.what(), error.param());
+}
+
+ErrorReply InAnthropicShape(ErrorReply reply, std::string_view request_id) {
+  const bool is_overload = reply.code == "server_overloaded" || reply.code == "out_of_memory";
+  if (reply.status == 503 && is_overload) reply.status = 529;
+  nlohmann::ordered_json error;
+  error["type"] = AnthropicTypeOf(reply.status);
+  error["message"] = reply.message;
+  nlohmann::ordered_json body;
+  body["type"] = "error";
+  body["error"] = std::move(error);
+  body["request_id"] = request_id;
+  reply.body = Dump(body);
+  return reply;
 }
 
 }  // namespace tandem::server

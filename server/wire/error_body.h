@@ -10,10 +10,12 @@
 namespace tandem::server {
 
 // An error as a client receives it. Only this file maps an ErrorCode to status, type and code. The
-// body always has all four keys; `param` and `code` are strings or null.
+// body is OpenAI's, apart from InAnthropicShape. It always has all four keys; `param` and `code`
+// are strings or null.
 struct ErrorReply {
   int status = 500;
-  std::string code;  // as in the body; empty: null
+  std::string code;     // as in the body; empty: null
+  std::string message;  // shortened, as in the body
   std::string body;
   std::vector<std::pair<std::string, std::string>> headers;
 };
@@ -24,5 +26,9 @@ ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view me
                           std::string_view param = {});
 // Server faults (kInternal, kDataLoss, kIo) get a generic message with the request's id.
 ErrorReply MakeErrorReply(const Error& error, std::string_view request_id);
+
+// The same error with the status and body of Anthropic's API:
+// {"type":"error","error":{"type","message"},"request_id"}. A full queue or memory gets 529.
+ErrorReply InAnthropicShape(ErrorReply reply, std::string_view request_id);
 
 }  // namespace tandem::server

@@ -11,7 +11,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kNoConstraint =
     "use response_format, structured_outputs, guided_regex or guided_grammar (Lark)";
-constexpr std::string_view kNoTools = "this server does not offer tools to the model yet";
+constexpr std::string_view kNoTools = "use tools and tool_choice of /v1/chat/completions";
 constexpr std::string_view kNoSampler =
     "use temperature, top_k, top_p, min_p and the penalties instead";
 constexpr std::string_view kNoTruncation =

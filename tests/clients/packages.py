@@ -4,6 +4,7 @@ import hashlib
 import pathlib
 import shutil
 import subprocess
+import sys
 
 INSTALL_LIMIT_S = 300
 
@@ -43,3 +44,35 @@ def key_of(*parts):
     for part in parts:
         digest.update(part if isinstance(part, bytes) else str(part).encode())
     return digest.hexdigest()
+
+
+def python_with(folder, requirements):
+    """The interpreter of a virtual environment with these requirements, which are all pinned."""
+    def install(target):
+        run_quietly([sys.executable, "-m", "venv", str(target / "venv")])
+        run_quietly([str(target / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet",
+                     "--disable-pip-version-check", "--retries", "1", "--timeout", "30",
+                     "--only-binary", ":all:", "-r", str(requirements)])
+
+    installed(folder, key_of(requirements.read_bytes(), sys.version), install)
+    return folder / "venv" / "bin" / "python"
+
+
+def node_modules(folder, sources, npm, environment=None, with_scripts=()):
+    """Installs what package.json and package-lock.json in `sources` name.
+
+    Only the packages `with_scripts` run their install scripts.
+    """
+    files = [sources / "package.json", sources / "package-lock.json"]
+
+    def install(target):
+        for file in files:
+            shutil.copy(file, target)
+        run_quietly([npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1",
+                     "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000"], cwd=target,
+                    env=environment)
+        for package in with_scripts:
+            run_quietly([npm, "rebuild", "--foreground-scripts", package], cwd=target,
+                        env=environment)
+
+    return installed(folder, key_of(*with_scripts, *[file.read_bytes() for file in files]), install)

@@ -121,7 +121,8 @@ def scrape(server):
     return Exposition(text)
 
 
-GAUGES = ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc",
+GAUGES = ["num_requests_running", "num_requests_waiting", "num_batch_requests_running",
+          "num_batch_requests_waiting", "kv_cache_usage_perc",
           "lora_requests_info", "cache_config_info", "http_connections", "finetune_loss",
           "finetune_tokens_per_second", "model_memory_bytes", "jobs", "ready", "healthy",
           "data_disk_free_bytes", "data_disk_size_bytes"]

@@ -142,6 +142,49 @@ class Structured(Server):
             self.assertEqual(choice["finish_reason"], "length")
             self.assertRegex(text, "^a+$")
 
+    def test_a_schema_that_needs_more_tokens_gives_its_beginning(self):
+        needs = {"type": "object", "required": ["text"], "additionalProperties": False,
+                 "properties": {"text": {"type": "string", "pattern": "^(so ){50}$"}}}
+        choice = self.server.post(CHAT, chat(max_tokens=12, response_format=schema(needs)))["choices"][0]
+        text = choice["message"]["content"]
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertTrue(('{"text":"' + "so " * 50).startswith(text.replace('{"text": "', '{"text":"'))
+                        or '{"text": "'.startswith(text), text)
+
+    def test_hostile_grammars_stop_nobody(self):
+        deep = {"type": "string"}
+        for _ in range(60):
+            deep = {"type": "array", "items": deep, "minItems": 1}
+        wide = {"enum": [f"choice {i}" for i in range(20000)]}
+        long = {"const": "x" * (10 << 20)}
+        hostile = [{"response_format": schema(given)} for given in
+                   (deep, wide, long, {"$ref": "#"},
+                    {"type": "string", "pattern": "(a{1,500}){1,500}"},
+                    {"type": "array", "minItems": 9999, "items": {"type": "array", "minItems": 9999}})]
+        hostile += [{"guided_grammar": text} for text in
+                    ('start: start "a" | "b"', "start: start", 'start: "a" start', 'start: ' + '("a" | ' * 60 + '"b"' + ")" * 60,
+                     'start: "go " word\nword: ' + " | ".join(f'"w{i}"' for i in range(3000)))]
+        hostile += [{"guided_regex": text} for text in ("(a+)+b", "((a{0,300}){0,300}){0,300}", "(.*a.{200})+")]
+        answers = [None] * len(hostile)
+
+        def ask(i):
+            answers[i] = self.server.request("POST", CHAT, chat(max_tokens=20, **hostile[i]))[::2]
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(hostile))]
+        for thread in threads:
+            thread.start()
+        # Free answers come meanwhile.
+        for _ in range(3):
+            self.assertEqual(self.server.post(CHAT, chat(max_tokens=20, ignore_eos=True))["usage"]["completion_tokens"], 20)
+        for thread in threads:
+            thread.join()
+        for body, (status, answer) in zip(hostile, answers):
+            with self.subTest(body=str(body)[:120]):
+                self.assertIn(status, (200, 400), answer)
+                if status == 400:
+                    self.assertIn(answer["error"]["code"], ("unsupported_schema", "invalid_schema", "invalid_value"))
+        self.assertEqual(self.server.stop(), 0)
+
     def test_what_no_grammar_holds_is_refused_before_the_answer(self):
         root = "response_format.json_schema.schema"
         for given, param in (({"not": {}}, root + ".not"),

@@ -150,6 +150,26 @@ TEST_F(EngineTest, EndTokenStopsAndCounts) {
   EXPECT_EQ(answer.only().text, "");
 }
 
+TEST_F(EngineTest, ALimitedThoughtEndsWithItsMarkAndTheAnswerContinues) {
+  Engine engine(Open(), options_);
+  const std::vector<TokenId> free = tests::Run(engine, Simple()).only().token_ids;
+  const TokenId close = 'z';
+  ASSERT_EQ(std::count(free.begin(), free.begin() + 3, close), 0);
+  GenerationRequest request = Simple();
+  request.thought_limit = ThoughtLimit{.close = close, .max_tokens = 3, .is_open = true};
+  request.n = 2;
+  request.top_logprobs = 1;
+
+  const Answer answer = tests::Run(engine, std::move(request));
+
+  for (const auto& [index, choice] : answer.choices) {
+    ASSERT_EQ(choice.token_ids.size(), 8u);
+    EXPECT_TRUE(std::equal(free.begin(), free.begin() + 3, choice.token_ids.begin()));
+    EXPECT_EQ(choice.token_ids[3], close);
+    EXPECT_EQ(choice.logprobs[3].token, close);
+  }
+}
+
 TEST_F(EngineTest, MinimumKeepsTheEndTokenFromBeingDrawn) {
   Engine engine(Open(), options_);
   GenerationRequest request = Simple();

@@ -1,6 +1,6 @@
 // The bodies of JSON routes. The first byte picks the reader: (c)hat, com(p)letion, (t)okenize,
-// (d)etokenize, (e)mbeddings, (s)core, (r)erank. Readers throw only Error. It becomes a 4xx whose
-// body is valid UTF-8 JSON of at most 4 KiB, with the four keys of an API error.
+// (d)etokenize, (e)mbeddings, (s)core, (r)erank, resp(o)nses. Readers throw only Error. It becomes
+// a 4xx whose body is valid UTF-8 JSON of at most 4 KiB, with the four keys of an API error.
 
 #include <cstddef>
 #include <cstdint>
@@ -8,12 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "server/wire/chat_request.h"
 #include "server/wire/completion_request.h"
 #include "server/wire/embedding_request.h"
 #include "server/wire/error_body.h"
 #include "server/wire/field_reader.h"
+#include "server/wire/responses/responses_request.h"
 #include "server/wire/tokenize_request.h"
 
 namespace tandem::server {
@@ -67,6 +69,17 @@ void Read(char kind, std::string_view text) {
       const RerankRequest request = ParseRerankRequest(body);
       Require(request.top_n >= 1 && request.top_n <= std::ssize(request.documents));
       RequireIgnoredHeader(request.ignored);
+      break;
+    }
+    case 'o': {
+      FieldReader(body).RequiredString("model");
+      const ResponsesRequest request = ParseResponsesRequest(body, limits, {});
+      Require(!request.input.items.empty() && request.settings->is_object());
+      Require(request.input.messages.size() == request.input.paths.size());
+      RequireIgnoredHeader(request.input.ignored);
+      RequireIgnoredHeader(request.tools.ignored);
+      WithContext([&](const Error& error) { return InResponsesTerms(error, request); },
+                  [&] { RequireIgnoredHeader(ParseChatRequest(*request.chat, limits).ignored); });
       break;
     }
     default:

@@ -31,6 +31,7 @@ struct Exception {
 constexpr auto kExceptions = std::to_array<Exception>({
     {"engine/tokenizer/", "gpt2", "libraries name the byte-level split after GPT-2"},
     {"engine/tokenizer/readers/tokenizer_classes.cc", "", "the libraries' names of tokenizers"},
+    {"engine/chat/answers/tool_format.cc", "", "formats of tool calls have their families' names"},
     {"engine/formats/gguf/gguf_pretokenizers.", "", "GGUF's names of tokenizers"},
     {"engine/formats/llama2c/", "", "files of llama2.c hold models of this family only"},
     {"training/examples/", "", "an example chooses a family, as a user of the library does"},

@@ -485,7 +485,9 @@ TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
     }
   };
   for (int i = 0; i < 1000; ++i) {
-    flying.emplace_back(i % 2, tests::Start(engine, i % 2 == 0 ? greedy : seeded));
+    GenerationRequest measured = i % 2 == 0 ? greedy : seeded;
+    if (pick(0, 2) == 0) measured.work_class = WorkClass::kBatch;
+    flying.emplace_back(i % 2, tests::Start(engine, std::move(measured)));
     if (pick(0, 1) == 0) {
       GenerationRequest other;
       for (int p = pick(1, 150); p > 0; --p) other.prompt.push_back(pick(0, kVocab - 1));
@@ -493,6 +495,7 @@ TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
       other.stop.max_new_tokens = pick(0, 24);
       other.n = pick(0, 3) == 0 ? 3 : 1;
       other.sampling.seed = static_cast<uint64_t>(i);
+      if (pick(0, 2) == 0) other.work_class = WorkClass::kBatch;
       if (pick(0, 5) == 0) other.prompt_logprobs = 1;
       if (pick(0, 4) == 0) {
         other.pooling = pick(0, 1) == 0 ? Pooling::kMean : Pooling::kLast;
@@ -517,6 +520,7 @@ TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
   EXPECT_GT(stats.prefix_hit_tokens_total, 0);
   EXPECT_EQ(stats.requests_running, 0);
   EXPECT_EQ(stats.requests_waiting, 0);
+  EXPECT_EQ(stats.batch_running, 0);
   EXPECT_EQ(stats.kv_blocks_used, 0);
 }
 

@@ -47,6 +47,7 @@ class Trace {
     scheduler_options_.max_seqs = Pick(1, 6);
     scheduler_options_.prefill_chunk_tokens = Pick(1, 48);
     scheduler_options_.score_chunk_tokens = Pick(1, 9);
+    scheduler_options_.batch_chunk_tokens = Pick(1, 20);
     scheduler_options_.max_model_len = Pick(2, 150);
     scheduler_options_.prefix_cache = options.prefix_cache;
     const int64_t one = (scheduler_options_.max_model_len + 15) / 16;
@@ -130,6 +131,7 @@ class Trace {
     request.n = live.n;
     request.priority = static_cast<int>(pick(0, 1));
     request.scores_prompt = live.scores;
+    if (pick(0, 2) == 0) request.work_class = WorkClass::kBatch;
     live_[request.id] = live;
     scheduler_->Add(std::move(request));
   }
@@ -204,15 +206,21 @@ class Trace {
     }
     bool first_advances = first == nullptr;
     bool prompts_began = false;
+    bool has_interactive_prompt = false;
+    bool has_batch = false;
     for (const PlannedSlice& slice : plan.slices) {
       const bool decodes = slice.n_tokens == 1 && slice.samples;
       Expect(!(decodes && prompts_began), "decodes come first");
       prompts_began = prompts_began || !decodes;
       (decodes ? decode_rows : prompt_rows) += slice.n_tokens;
+      const bool is_batch = slice.sequence->work_class == WorkClass::kBatch;
+      has_batch = has_batch || is_batch;
+      has_interactive_prompt = has_interactive_prompt || (!is_batch && slice.n_tokens > 1);
       if (slice.sequence->scores_prompt && !decodes) scored_rows += slice.n_tokens;
       first_advances = first_advances || slice.sequence == first;
     }
     Expect(first_advances, "the first in line does not advance");
+    Expect(!has_batch || !has_interactive_prompt, "a batch row beside an interactive prompt");
     Expect(static_cast<int64_t>(plan.slices.size()) <= scheduler_options_.max_seqs, "max_seqs");
     Expect(decode_rows <= scheduler_options_.max_seqs, "decode rows");
     Expect(prompt_rows <= scheduler_options_.prefill_chunk_tokens, "prompt budget");

@@ -19,13 +19,15 @@ struct CallBegin {
   int index = 0;
   std::string id;
   std::string name;
+  bool is_custom = false;  // a call of a custom tool: its input is text, not a JSON object
 };
-// The next bytes of the arguments of the call that has begun.
+// The next bytes of the arguments, or of the input, of the call that has begun.
 struct CallArguments {
   int index = 0;
   std::string text;  // not empty
+  bool is_custom = false;
 };
-// The arguments are one JSON object, and complete.
+// The arguments are one JSON object, or the input is a text, and complete.
 struct CallEnd {
   int index = 0;
 };

@@ -15,6 +15,7 @@
 #include "engine/chat/answers/answer_reader.h"
 #include "engine/chat/answers/answer_writer.h"
 #include "engine/chat/answers/declared_tools.h"
+#include "engine/chat/answers/raw_input.h"
 #include "engine/chat/answers/reasoning_splitter.h"
 #include "engine/chat/answers/tool_format.h"
 
@@ -53,7 +54,10 @@ class AnswerParser {
   bool is_thinking() const;
 
  private:
+  void Content(const RawInputSplitter::Pieces& pieces);
+
   std::optional<ReasoningSplitter> splitter_;
+  std::optional<RawInputSplitter> raw_input_;
   AnswerInput input_;
   AnswerWriter writer_;
   std::unique_ptr<AnswerReader> reader_;

@@ -44,15 +44,23 @@ void AnswerWriter::Begin(std::string_view name) {
   before_call_ = std::exchange(space_, {});
   is_in_call_ = true;
   ++n_begun_;
+  is_custom_ = tools_->IsCustom(name);
+  input_ = CustomInput();
   if (is_muted()) return;
-  out_->push_back(CallBegin{n_begun_ - 1, new_id_(), std::string(name)});
+  out_->push_back(CallBegin{n_begun_ - 1, new_id_(), std::string(name), is_custom_});
 }
 
 void AnswerWriter::Arguments(std::string_view text) {
+  if (!is_custom_) return Input(text);
+  Input(input_.Push(text));
+}
+
+void AnswerWriter::Input(std::string_view text) {
   if (is_muted() || text.empty()) return;
   auto* last = out_->empty() ? nullptr : std::get_if<CallArguments>(&out_->back());
   if (last == nullptr || last->index != n_begun_ - 1) {
-    last = &std::get<CallArguments>(out_->emplace_back(CallArguments{n_begun_ - 1, {}}));
+    last =
+        &std::get<CallArguments>(out_->emplace_back(CallArguments{n_begun_ - 1, {}, is_custom_}));
   }
   last->text += text;
 }

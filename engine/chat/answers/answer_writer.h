@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "engine/chat/answers/answer_events.h"
+#include "engine/chat/answers/custom_input.h"
 #include "engine/chat/answers/declared_tools.h"
 
 namespace tandem::engine {
@@ -30,7 +31,10 @@ class AnswerWriter {
   bool MayCall(std::string_view name) const;
   // REQUIRES: MayCall(name).
   void Begin(std::string_view name);
+  // Arguments of a custom tool become its input.
   void Arguments(std::string_view text);
+  // The next bytes of the input of a custom tool as they are.
+  void Input(std::string_view text);
   void End();
   // `written`: the model's text of the whole call so far.
   void Drop(std::string_view written);
@@ -47,7 +51,9 @@ class AnswerWriter {
   const int max_calls_;
   const std::function<std::string()> new_id_;
   AnswerEvents* out_ = nullptr;
-  std::string space_;        // white space at the end of the text
+  std::string space_;  // white space at the end of the text
+  CustomInput input_;
+  bool is_custom_ = false;   // the open call
   std::string before_call_;  // white space before the open call
   int n_begun_ = 0;
   bool is_in_call_ = false;

@@ -96,8 +96,13 @@ class LiteralReader {
 
   bool OpensText() const {
     if (text_.empty()) return false;
-    if (!syntax_.quote.empty()) return text_.starts_with(syntax_.quote);
-    return text_.front() == '\'' || text_.front() == '"';
+    // Some templates write lists and objects as JSON within keyed values.
+    if (OpensMarkedText()) return true;
+    return text_.front() == '"' || (syntax_.quote.empty() && text_.front() == '\'');
+  }
+
+  bool OpensMarkedText() const {
+    return !syntax_.quote.empty() && text_.starts_with(syntax_.quote);
   }
 
   bool Value(std::string& json, int depth) {
@@ -151,7 +156,7 @@ class LiteralReader {
 
   // REQUIRES: OpensText().
   bool Text(std::string& out) {
-    if (!syntax_.quote.empty()) {
+    if (OpensMarkedText()) {
       const size_t end = text_.find(syntax_.quote, syntax_.quote.size());
       if (end == std::string_view::npos) return false;
       out = text_.substr(syntax_.quote.size(), end - syntax_.quote.size());
@@ -226,23 +231,23 @@ std::optional<size_t> LiteralEnd::Find(std::string_view text) {
   const std::string_view mark = syntax_.quote;
   for (; at_ < text.size(); ++at_) {
     const std::string_view rest = text.substr(at_);
-    if (!mark.empty() && rest.front() == mark.front()) {
+    if (!mark.empty() && quote_ != '"' && rest.front() == mark.front()) {
       if (rest.size() < mark.size() && mark.starts_with(rest)) return std::nullopt;
       if (rest.starts_with(mark)) {
-        quote_ = quote_ == 0 ? 1 : 0;
+        quote_ = quote_ == 0 ? kMarkedText : 0;
         at_ += mark.size() - 1;
         continue;
       }
     }
     const char byte = rest.front();
     if (quote_ != 0) {
-      if (byte == '\\' && mark.empty()) {
+      if (byte == '\\' && quote_ != kMarkedText) {
         if (rest.size() < 2) return std::nullopt;
         ++at_;
       } else if (byte == quote_) {
         quote_ = 0;
       }
-    } else if (mark.empty() && (byte == '\'' || byte == '"')) {
+    } else if (byte == '"' || (byte == '\'' && mark.empty())) {
       quote_ = byte;
     } else if (byte == '[' || byte == '{' || byte == '(') {
       ++depth_;

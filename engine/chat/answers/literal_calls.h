@@ -13,7 +13,7 @@ struct WrittenCall {
   std::string arguments;  // a JSON object
 };
 
-// How the values of a call are spelled.
+// How the values of a call are spelled. JSON's spelling is read too.
 struct LiteralSyntax {
   bool is_python = false;       // True, None, 'text', {'key': 1}; else true, null, {key: 1}
   std::string_view quote = {};  // around texts; empty: ' and "
@@ -29,10 +29,12 @@ class LiteralEnd {
   std::optional<size_t> Find(std::string_view text);
 
  private:
+  static constexpr char kMarkedText = 1;
+
   const LiteralSyntax syntax_;
   size_t at_ = 0;
   int depth_ = 0;
-  char quote_ = 0;  // the open quotation mark; 1: the quote of the syntax
+  char quote_ = 0;  // the open quotation mark; kMarkedText: the quote of the syntax
 };
 
 // `[f(a=1, b='x'), g()]`, white space around it allowed; nullopt if it is anything else.

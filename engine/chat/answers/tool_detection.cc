@@ -50,6 +50,9 @@ std::optional<std::string> RenderProbe(const ChatTemplate& chat_template, Render
 
 // Whether the row reads exactly the probe's call.
 bool ReadsProbe(const ToolFormat& format, std::string_view answer) {
+  // The parser accepts either key, the template writes one.
+  const std::string key = '"' + std::string(format.arguments_key) + '"';
+  if (format.style == CallStyle::kJson && answer.find(key) == std::string_view::npos) return false;
   AnswerOptions options;
   options.format = &format;
   options.tools = std::make_shared<const DeclaredTools>(ProbeTools());

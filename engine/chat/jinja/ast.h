@@ -19,7 +19,7 @@ struct Stmt;
 using ExprPtr = std::unique_ptr<Expr>;
 using Block = std::vector<Stmt>;
 
-struct CallArguments {
+struct ArgumentList {
   std::vector<ExprPtr> positional;
   std::vector<std::pair<std::string, ExprPtr>> named;
   ExprPtr more_positional;  // *expression; may be null
@@ -48,19 +48,19 @@ struct SliceExpr {  // object[start:stop:step]; each may be null
 };
 struct CallExpr {
   ExprPtr callee;
-  CallArguments arguments;
+  ArgumentList arguments;
 };
 struct FilterExpr {  // input | name(arguments); no input inside {% filter %} and {% set %} blocks
   ExprPtr input;
   std::string name;
   FilterFunction filter;  // null: unknown, which fails when it is applied
-  CallArguments arguments;
+  ArgumentList arguments;
 };
 struct TestExpr {  // input is name(arguments)
   ExprPtr input;
   std::string name;
   TestFunction test;  // null: unknown, which fails when it is evaluated
-  CallArguments arguments;
+  ArgumentList arguments;
 };
 
 enum class UnaryOp { kNot, kMinus, kPlus };

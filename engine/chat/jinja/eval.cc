@@ -414,7 +414,7 @@ Value Evaluator::EvalNode(const SliceExpr& e) {
   return GetSlice(rt_, object, start, stop, step);
 }
 
-Arguments Evaluator::EvalArguments(const CallArguments& arguments) {
+Arguments Evaluator::EvalArguments(const ArgumentList& arguments) {
   Arguments values;
   values.positional.reserve(arguments.positional.size());
   for (const ExprPtr& argument : arguments.positional) values.positional.push_back(Eval(*argument));

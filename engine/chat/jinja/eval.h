@@ -91,7 +91,7 @@ class Evaluator {
   Value EvalNode(const ListExpr& e);
   Value EvalNode(const DictExpr& e);
 
-  Arguments EvalArguments(const CallArguments& arguments);
+  Arguments EvalArguments(const ArgumentList& arguments);
   Value Call(const Value& callee, const Arguments& arguments);
   Value Lookup(std::string_view name) const;
   Value MakeNamespace(const Arguments& arguments);

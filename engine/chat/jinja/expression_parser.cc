@@ -15,7 +15,7 @@ void Deepen(int& depth, const ExprPtr& child) {
 void Deepen(int& depth, const std::vector<ExprPtr>& children) {
   for (const ExprPtr& child : children) Deepen(depth, child);
 }
-void Deepen(int& depth, const CallArguments& arguments) {
+void Deepen(int& depth, const ArgumentList& arguments) {
   Deepen(depth, arguments.positional);
   for (const auto& [name, value] : arguments.named) Deepen(depth, value);
   Deepen(depth, arguments.more_positional);
@@ -103,7 +103,7 @@ class ExpressionParser {
     expr.input = std::move(input);
     expr.name = name;
     expr.filter = FindFilter(name);
-    if (in_.IsOp("(")) expr.arguments = ParseCallArguments();
+    if (in_.IsOp("(")) expr.arguments = ParseArgumentList();
     return Make(at, std::move(expr));
   }
 
@@ -355,7 +355,7 @@ class ExpressionParser {
       } else if (in_.IsOp("[")) {
         expr = ParseSubscript(std::move(expr));
       } else if (in_.IsOp("(")) {
-        expr = Make(at, CallExpr{std::move(expr), ParseCallArguments()});
+        expr = Make(at, CallExpr{std::move(expr), ParseArgumentList()});
       } else {
         return expr;
       }
@@ -380,8 +380,8 @@ class ExpressionParser {
     return Make(at, std::move(slice));
   }
 
-  CallArguments ParseCallArguments() {
-    CallArguments arguments;
+  ArgumentList ParseArgumentList() {
+    ArgumentList arguments;
     in_.ExpectOp("(");
     bool first = true;
     while (!in_.SkipOp(")")) {
@@ -429,7 +429,7 @@ class ExpressionParser {
       } else if (in_.SkipName("is")) {
         expr = ParseTest(std::move(expr));
       } else if (in_.IsOp("(")) {
-        expr = Make(at, CallExpr{std::move(expr), ParseCallArguments()});
+        expr = Make(at, CallExpr{std::move(expr), ParseArgumentList()});
       } else {
         return expr;
       }
@@ -446,7 +446,7 @@ class ExpressionParser {
     expr.name = name;
     expr.test = FindTest(name);
     if (in_.IsOp("(")) {
-      expr.arguments = ParseCallArguments();
+      expr.arguments = ParseArgumentList();
     } else if (AtTestOperand()) {
       if (in_.IsName("is")) in_.Fail("tests cannot be chained with 'is'");
       expr.arguments.positional.push_back(ParsePostfix(ParsePrimary()));

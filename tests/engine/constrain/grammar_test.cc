@@ -158,6 +158,44 @@ TEST(Grammar, TheSameTextCompilesOnce) {
   EXPECT_NE(vocabulary.compiler->Compile(RegexGrammar("b", "regex")), first);
 }
 
+TEST(Grammar, TheOldestGrammarsLeaveTheCache) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary({"a", "b"});
+  const auto number = [&](int i) {
+    return vocabulary.compiler->Compile(RegexGrammar("a{" + std::to_string(i) + "}", "regex"));
+  };
+  const std::weak_ptr<const Grammar> oldest = number(1);
+  for (int i = 2; i <= 64; ++i) number(i);
+  EXPECT_FALSE(oldest.expired());
+  number(65);
+
+  EXPECT_TRUE(oldest.expired());
+}
+
+TEST(Grammar, AVocabularyReadAheadGivesTheSameMasks) {
+  TANDEM_NEED_LLGUIDANCE();
+  const auto tokens = std::make_shared<ListedTokens>(std::vector<std::string>{"a", "b", "ab"});
+  GrammarCompiler ahead(tokens, {}, 3);
+  ahead.ReadAhead();
+  const GrammarCompiler late(tokens, {}, 3);
+  const GrammarSource source = RegexGrammar("(ab)+a", "regex");
+  std::vector<uint32_t> mask(1), expected(1);
+  ASSERT_TRUE(ahead.Compile(source)->NewMatcher().Mask(mask));
+  ASSERT_TRUE(late.Compile(source)->NewMatcher().Mask(expected));
+
+  EXPECT_EQ(mask, expected);
+}
+
+TEST(Grammar, ACompilerMayEndWhileItReadsAhead) {
+  std::vector<std::string> texts;
+  for (int i = 0; i < 20'000; ++i) texts.push_back(std::to_string(i));
+  const auto tokens = std::make_shared<ListedTokens>(std::move(texts));
+  for (int i = 0; i < 4; ++i) GrammarCompiler(tokens, {}, 20'000).ReadAhead();
+  GrammarCompiler(nullptr, {}, 4).ReadAhead();
+
+  EXPECT_EQ(tokens.use_count(), 1);  // no thread is left
+}
+
 TEST(Grammar, ControlTokensAndTokensWithoutTextAreNeverText) {
   TANDEM_NEED_LLGUIDANCE();
   const auto tokens = std::make_shared<ListedTokens>(
@@ -256,10 +294,48 @@ TEST(Grammar, HostileTextsAreRefusedOrServed) {
   }
 }
 
+// A rule "start" of `n` texts, all different, with `between` before each but the first.
+std::string Alternatives(const std::string& head, int n, const std::string& between) {
+  std::string out = head;
+  for (int i = 0; i < n; ++i) out += (i == 0 ? "" : between) + "\"w" + std::to_string(i) + "\"";
+  return out + "\n";
+}
+
+TEST(Grammar, RulesOfTooManyAlternativesAreRefusedBeforeTheyCompile) {
+  for (const char* between : {" | ", "\n  | "}) {
+    const auto refused = ErrorOf({ErrorCode::kInvalidArgument}, [&] {
+      LarkGrammar(Alternatives("start: \"go \" word\nword: ", 2500, between), "lark");
+    });
+    ASSERT_TRUE(refused.has_value());
+    EXPECT_EQ(refused->param(), "lark");
+  }
+}
+
+TEST(Grammar, ATerminalOfManyAlternativesAndARuleOfTheMostAreServedToTheEnd) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary = ByteVocabulary();
+  for (const std::string& text :
+       {Alternatives("start: \"go \" WORD\nWORD: ", 5000, " | "),
+        Alternatives("start: \"go \" word // | of \"many\"\nword: ", 1500, "\n  | "),
+        "start: \"go \" /w[0-9]+|" + Repeated("x|", 3000) + "y/\n"}) {
+    SCOPED_TRACE(text.substr(0, 60));
+    GrammarMatcher matcher = vocabulary.compiler->Compile(LarkGrammar(text, "lark"))->NewMatcher();
+    std::vector<uint32_t> mask(MaskWords(vocabulary.size()));
+    for (const char c : std::string("go w1234")) {
+      ASSERT_TRUE(matcher.Mask(mask));
+      ASSERT_TRUE(IsAllowed(mask, c));
+      matcher.Commit(c);
+    }
+    EXPECT_TRUE(matcher.IsComplete());
+  }
+}
+
 TEST(Grammar, LanguagesWithoutTextAreRefused) {
   TANDEM_NEED_LLGUIDANCE();
   const Vocabulary vocabulary({"a", "b"});
-  for (const char* text : {"start: start", "start: start \"a\"", "start: \"xyz\""}) {
+  for (const char* text :
+       {"start: start", "start: start \"a\"", "start: \"xyz\"", "start: \"a\" start",
+        "start: \"a\" | \"b\" x\nx: y \"a\"\ny: \"b\" x"}) {
     SCOPED_TRACE(text);
     EXPECT_TRUE(ErrorOf({ErrorCode::kInvalidArgument}, [&] {
                   vocabulary.compiler->Compile(LarkGrammar(text, "lark"));

@@ -25,6 +25,14 @@ TEST(LoopStatusTest, AFreePlaceIsRoom) {
   EXPECT_EQ(status.Room(kMaxQueue, kMaxSeqs), 2);
 }
 
+TEST(LoopStatusTest, APlaceOfABatchSequenceIsRoom) {
+  LoopStatus status;
+  EngineStats stats = Stats(1, 0);
+  stats.batch_running = 1;
+  status.Publish(stats, {}, 0, 0, {});
+  EXPECT_EQ(status.Room(kMaxQueue, kMaxSeqs), 3);
+}
+
 TEST(LoopStatusTest, APlaceThatARequestsNextChoiceTakesIsNotFree) {
   LoopStatus status;
   status.Publish(Stats(0, 3), {}, 0, 0, {});

@@ -211,6 +211,33 @@ TEST(ChoiceOutput, ATokenIsShownWithAllOfItsText) {
   }
 }
 
+// Pushes `drawn`, but the forced token where there is one, as the engine does.
+std::vector<TokenId> PushForced(ChoiceOutput& output, const std::vector<TokenId>& drawn) {
+  std::vector<TokenId> taken;
+  for (const TokenId token : drawn) {
+    taken.push_back(output.forced_token() >= 0 ? output.forced_token() : token);
+    output.Push(taken.back(), {});
+  }
+  return taken;
+}
+
+TEST(ChoiceOutput, ALimitClosesAThoughtOnce) {
+  const WordTokenizer words({"a", "<t>", "</t>"});
+  ChoiceOutput::Options options = Base(&words);
+  options.thought_limit = ThoughtLimit{.open = 1, .close = 2, .max_tokens = 2};
+
+  ChoiceOutput opened_by_the_answer(options);
+  EXPECT_EQ(PushForced(opened_by_the_answer, {0, 1, 0, 0, 0, 0, 0, 0}),
+            (std::vector<TokenId>{0, 1, 0, 0, 2, 0, 0, 0}));
+  options.thought_limit->is_open = true;
+  ChoiceOutput opened_by_the_prompt(options);
+  EXPECT_EQ(PushForced(opened_by_the_prompt, {0, 0, 0, 0}), (std::vector<TokenId>{0, 0, 2, 0}));
+  ChoiceOutput closed_in_time(options);
+  EXPECT_EQ(PushForced(closed_in_time, {0, 2, 0, 0, 0}), (std::vector<TokenId>{0, 2, 0, 0, 0}));
+  ChoiceOutput no_limit(Base(&words));
+  EXPECT_EQ(PushForced(no_limit, {1, 0, 0, 0, 0}), (std::vector<TokenId>{1, 0, 0, 0, 0}));
+}
+
 TEST(ChoiceOutput, WithoutTokenizerTokensComeWithoutText) {
   ChoiceOutput::Options options = Base(nullptr);
   options.stop.token_ids = {9};

@@ -346,6 +346,24 @@ TEST(Scheduler, LowerPriorityValueGoesFirst) {
   EXPECT_EQ(World::Rows(world.Step(), 2), 5);
 }
 
+TEST(Scheduler, AnInteractiveRequestPrecedesEveryQueuedBatchRequest) {
+  World world(Options(1), 64);
+  world.Add(1, Prompt(10));
+  world.Step();
+  for (const uint64_t id : {2, 3}) {
+    world.scheduler.Add({.id = RequestId{id},
+                         .prompt = Prompt(10, 50),
+                         .priority = -5,
+                         .work_class = WorkClass::kBatch});
+  }
+  world.Add(4, Prompt(10, 100), 1, 7);
+  world.scheduler.Cancel(RequestId{1});
+
+  EXPECT_EQ(World::Rows(world.Step(), 4), 10);
+  world.scheduler.Cancel(RequestId{4});
+  EXPECT_EQ(World::Rows(world.Step(), 2), 10);
+}
+
 TEST(Scheduler, ARequestPausedInTheQueueKeepsItsPlaceThere) {
   World world(Options(1), 64);
   world.Add(1, Prompt(5));

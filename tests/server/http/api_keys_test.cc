@@ -46,6 +46,27 @@ TEST(ApiKeys, EachKeyOpensItsRoutes) {
   }
 }
 
+TEST(ApiKeys, TheHeaderOfAnthropicsClientsCarriesAKeyToo) {
+  const ApiKeys keys({"one"}, "root");
+  const auto verdict = [&](const Headers& headers, Access access = Access::kApiKey) {
+    Request request;
+    request.headers = headers;
+    return Verdict(keys, request, access);
+  };
+  EXPECT_EQ(verdict({{"x-api-key", "one"}}), "ok");
+  EXPECT_EQ(verdict({{"x-api-key", "root"}}, Access::kAdminKey), "ok");
+  EXPECT_EQ(verdict({{"authorization", "Bearer one"}, {"x-api-key", "two"}}), "ok");
+  EXPECT_EQ(verdict({{"authorization", "Basic b25l"}, {"x-api-key", "one"}}), "ok");
+  EXPECT_EQ(verdict({{"authorization", "Bearer two"}, {"x-api-key", "one"}}), "invalid_api_key");
+  EXPECT_EQ(verdict({{"x-api-key", "one"}, {"x-api-key", "one"}}), "invalid_api_key");
+  for (const char* bad : {"", "two", "Bearer one", "one ", " one"}) {
+    EXPECT_EQ(verdict({{"x-api-key", bad}}), "invalid_api_key") << bad;
+  }
+  Request request;
+  request.headers = {{"x-api-key", "one"}};
+  EXPECT_EQ(keys.ClientOf(request), keys.ClientOf(With("Bearer one")));
+}
+
 TEST(ApiKeys, WithoutKeysAllButAdministrationIsOpen) {
   const ApiKeys keys({}, std::nullopt);
 

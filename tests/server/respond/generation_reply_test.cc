@@ -205,7 +205,7 @@ TEST_F(GenerationReplyTest, ThoughtsAreAnsweredApart) {
     shape.stream = stream;
     shape.include_usage = true;
     shape.top_logprobs = 0;
-    shape.answer = AnswerWithThoughts();
+    shape.answer.emplace(AnswerWithThoughts());
     Begin(std::move(shape));
     Send(Delta(0, "<thi", {1}));
     Send(Delta(0, "nk>", {2}));

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "engine/constrain/grammar.h"
+
 namespace tandem::server {
 namespace {
 
@@ -49,6 +51,28 @@ TEST(ToolFields, AllowedToolsNarrowTheCallsAndNotTheList) {
   EXPECT_FALSE(fields.is_parallel);
 }
 
+TEST(ToolFields, AForcedChoiceNarrowsTheCalls) {
+  if (engine::LlguidanceVersion().empty()) GTEST_SKIP() << "built without Rust";
+  const std::string tools = R"("tools": [)" + Function("a") + ", " + Function("b") +
+                            R"(, {"type": "custom", "custom": {"name": "c"}}], "tool_choice": )";
+  const ToolFields required = ReadTools(tools + R"("required")");
+  EXPECT_TRUE(required.is_forced);
+  EXPECT_TRUE(required.is_parallel);
+  EXPECT_EQ(required.callable->size(), 3u);
+
+  const ToolFields named = ReadTools(tools + R"({"type": "custom", "custom": {"name": "c"}})");
+  EXPECT_TRUE(named.is_forced);
+  EXPECT_FALSE(named.is_parallel);
+  ASSERT_EQ(named.callable->size(), 1u);
+  EXPECT_EQ((*named.callable)[0]["custom"]["name"], "c");
+
+  const ToolFields allowed = ReadTools(tools + R"({"type": "allowed_tools", "allowed_tools":
+      {"mode": "required", "tools": [)" +
+                                       Function("b") + "]}}");
+  EXPECT_TRUE(allowed.is_forced);
+  EXPECT_EQ(allowed.callable->size(), 1u);
+}
+
 TEST(ToolFields, NameTheFieldAtFault) {
   struct Case {
     std::string fields, param, reason;
@@ -60,8 +84,20 @@ TEST(ToolFields, NameTheFieldAtFault) {
       {R"("tools": [1])", "tools[0]", "invalid_type"},
       {R"("tools": [{}])", "tools[0].type", "missing_required_parameter"},
       {R"("tools": [{"type": "web_search"}])", "tools[0].type", "unsupported_value"},
-      {R"("tools": [{"type": "custom", "custom": {"name": "a"}}])", "tools[0].type",
-       "unsupported_value"},
+      {R"("tools": [{"type": "custom", "function": {"name": "a"}}])", "tools[0].custom",
+       "missing_required_parameter"},
+      {R"("tools": [{"type": "custom", "custom": {"name": "a"}}, )" + Function("a") + "]",
+       "tools[1].function.name", "invalid_value"},
+      {R"("tools": [{"type": "custom", "custom": {"name": "a", "format": {"type": "json"}}}])",
+       "tools[0].custom.format.type", "invalid_value"},
+      {R"("tools": [{"type": "custom", "custom": {"name": "a", "format": {"type": "grammar"}}}])",
+       "tools[0].custom.format.grammar", "missing_required_parameter"},
+      {R"("tools": [{"type": "custom", "custom": {"name": "a", "format": {"type": "grammar",
+          "grammar": {"syntax": "gbnf", "definition": "a"}}}}])",
+       "tools[0].custom.format.grammar.syntax", "invalid_value"},
+      {R"("tools": [{"type": "custom", "custom": {"name": "a", "format": {"type": "grammar",
+          "grammar": {"syntax": "lark", "definition": ""}}}}])",
+       "tools[0].custom.format.grammar.definition", "invalid_value"},
       {R"("tools": [{"type": "function", "function": {}}])", "tools[0].function.name",
        "missing_required_parameter"},
       {R"("tools": [)" + Function("a b") + "]", "tools[0].function.name", "invalid_value"},
@@ -76,14 +112,14 @@ TEST(ToolFields, NameTheFieldAtFault) {
       {R"("tool_choice": "required")", "tool_choice", "invalid_value"},
       {tools + R"("tool_choice": "maybe")", "tool_choice", "invalid_value"},
       {tools + R"("tool_choice": 1)", "tool_choice", "invalid_type"},
-      {tools + R"("tool_choice": "required")", "tool_choice", "unsupported_parameter"},
-      {tools + R"("tool_choice": )" + Function("a"), "tool_choice", "unsupported_parameter"},
+      {tools + R"("tool_choice": {"type": "custom", "custom": {"name": "a"}})",
+       "tool_choice.custom.name", "invalid_value"},
       {tools + R"("tool_choice": )" + Function("b"), "tool_choice.function.name", "invalid_value"},
       {tools + R"("tool_choice": {"type": "allowed_tools"})", "tool_choice.allowed_tools",
        "missing_required_parameter"},
       {tools + R"("tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "required",
           "tools": []}})",
-       "tool_choice", "unsupported_parameter"},
+       "tool_choice.allowed_tools.tools", "invalid_value"},
       {tools + R"("parallel_tool_calls": 1)", "parallel_tool_calls", "invalid_type"},
   };
   for (const Case& one : cases) {

@@ -1,13 +1,17 @@
 //! The C interface of engine/constrain to llguidance (`binding.h` declares it). No panic crosses it:
 //! every call runs under `catch_unwind` and reports the panic's message as an error.
 
+mod endless;
+mod number_guard;
+
 use std::ffi::c_char;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use llguidance::api::{ParserLimits, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarInit, ParserLimits, StopReason, TopLevelGrammar};
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie, INVALID_TOKEN};
 use llguidance::{Matcher, ParserFactory};
+use number_guard::{NumberTokens, Place};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -16,10 +20,21 @@ const COMPILE_STACK_BYTES: usize = 512 << 20;
 
 pub struct TandemVocabulary {
     factory: ParserFactory,
+    environment: TokEnv,
+    numbers: Arc<NumberTokens>,
 }
 
 pub struct TandemMatcher {
     matcher: Matcher,
+    json: Option<JsonText>, // of grammars of JSON only
+}
+
+/// The text of a matcher, for the guard of its numbers.
+#[derive(Clone)]
+struct JsonText {
+    environment: TokEnv,
+    numbers: Arc<NumberTokens>,
+    places: Vec<Place>, // after each token, the empty text first
 }
 
 /// Limits of one grammar; 0 keeps llguidance's own limit.
@@ -100,7 +115,11 @@ pub unsafe extern "C" fn tandem_vocabulary_new(
         let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
         let mut factory = ParserFactory::new_simple(&environment).map_err(text_of)?;
         factory.quiet();
-        Ok(Box::into_raw(Box::new(TandemVocabulary { factory })))
+        Ok(Box::into_raw(Box::new(TandemVocabulary {
+            factory,
+            environment,
+            numbers: Arc::new(NumberTokens::new(&words)),
+        })))
     });
     made.unwrap_or(std::ptr::null_mut())
 }
@@ -143,9 +162,20 @@ fn compile(
     parser_limits.max_lexer_states =
         or_default(limits.max_lexer_states, parser_limits.max_lexer_states);
     let grammar = TopLevelGrammar::from_tagged_str(kind, data).map_err(text_of)?;
+    let (grammar, lexer) = GrammarInit::Serialized(grammar)
+        .to_internal(Some(factory.tok_env().clone()), parser_limits.clone())
+        .map_err(text_of)?;
+    let rules = grammar
+        .optimize()
+        .compile(lexer.clone(), &parser_limits)
+        .map_err(text_of)?;
+    if let Some(rule) = endless::endless_rule(&rules) {
+        return Err(format!("the grammar's part '{rule}' allows no finite text"));
+    }
+    drop(rules);
     let parser = factory
         .create_parser_from_init_ext(
-            llguidance::api::GrammarInit::Serialized(grammar),
+            GrammarInit::Internal(grammar, lexer),
             llguidance::Logger::new(0, 0),
             Default::default(),
             parser_limits,
@@ -181,7 +211,8 @@ pub unsafe extern "C" fn tandem_grammar_compile(
             .map_err(|e| e.to_string())?;
         let data = std::str::from_utf8(std::slice::from_raw_parts(data, data_size))
             .map_err(|e| e.to_string())?;
-        let factory = &(*vocabulary).factory;
+        let vocabulary = &*vocabulary;
+        let factory = &vocabulary.factory;
         // The front ends of llguidance recurse, and an overflow of the stack cannot be caught.
         let matcher = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new()
@@ -198,7 +229,12 @@ pub unsafe extern "C" fn tandem_grammar_compile(
                 .join()
                 .unwrap_or_else(|_| Err("the grammar's compiler failed".to_string()))
         })?;
-        Ok(Box::into_raw(Box::new(TandemMatcher { matcher })))
+        let json = (kind == "json_schema").then(|| JsonText {
+            environment: vocabulary.environment.clone(),
+            numbers: vocabulary.numbers.clone(),
+            places: vec![Place::default()],
+        });
+        Ok(Box::into_raw(Box::new(TandemMatcher { matcher, json })))
     });
     compiled.unwrap_or(std::ptr::null_mut())
 }
@@ -211,8 +247,10 @@ pub unsafe extern "C" fn tandem_matcher_clone(
     message: TandemMessage,
 ) -> *mut TandemMatcher {
     let copy = guard(&message, || {
-        let matcher = (*matcher).matcher.deep_clone();
-        Ok(Box::into_raw(Box::new(TandemMatcher { matcher })))
+        let from = &*matcher;
+        let matcher = from.matcher.deep_clone();
+        let json = from.json.clone();
+        Ok(Box::into_raw(Box::new(TandemMatcher { matcher, json })))
     });
     copy.unwrap_or(std::ptr::null_mut())
 }
@@ -243,7 +281,7 @@ pub unsafe extern "C" fn tandem_matcher_mask(
     message: TandemMessage,
 ) -> i32 {
     let result = guard(&message, || {
-        let matcher = &mut (*matcher).matcher;
+        let TandemMatcher { matcher, json } = &mut *matcher;
         if matcher.is_stopped() && matcher.stop_reason().is_ok() {
             return Ok(0);
         }
@@ -258,7 +296,11 @@ pub unsafe extern "C" fn tandem_matcher_mask(
         let given = mask.as_slice();
         let n = given.len().min(n_words);
         out[..n].copy_from_slice(&given[..n]);
-        Ok(1)
+        let goes_on = json.as_ref().is_none_or(|json| {
+            let place = json.places.last().copied().unwrap_or_default();
+            json.numbers.narrow(place, is_complete, out)
+        });
+        Ok(i32::from(goes_on))
     });
     result.unwrap_or(-1)
 }
@@ -274,8 +316,13 @@ pub unsafe extern "C" fn tandem_matcher_commit(
     message: TandemMessage,
 ) -> i32 {
     let result = guard(&message, || {
-        let matcher = &mut (*matcher).matcher;
+        let TandemMatcher { matcher, json } = &mut *matcher;
         matcher.consume_token(token).map_err(text_of)?;
+        if let Some(json) = json {
+            let place = json.places.last().copied().unwrap_or_default();
+            let bytes = json.environment.tok_trie().token(token);
+            json.places.push(place.after(bytes));
+        }
         let stopped = matcher.is_stopped();
         if stopped && !matcher.stop_reason().is_ok() {
             return Err(format!(
@@ -318,8 +365,12 @@ pub unsafe extern "C" fn tandem_matcher_rollback(
     message: TandemMessage,
 ) -> i32 {
     let result = guard(&message, || {
-        let matcher = &mut (*matcher).matcher;
+        let TandemMatcher { matcher, json } = &mut *matcher;
         matcher.rollback(n_tokens).map_err(text_of)?;
+        if let Some(json) = json {
+            json.places
+                .truncate(json.places.len().saturating_sub(n_tokens));
+        }
         // llguidance 1.9.1 keeps the last mask by row number, and other text may fill that row now.
         matcher.invalidate_bias_cache();
         Ok(())

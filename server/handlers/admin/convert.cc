@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "server/handlers/convert_spec.h"
+#include "server/handlers/admin/convert_spec.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/jobs/job_supervisor.h"

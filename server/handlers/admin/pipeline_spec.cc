@@ -1,4 +1,4 @@
-#include "server/handlers/pipeline_spec.h"
+#include "server/handlers/admin/pipeline_spec.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "server/handlers/convert_spec.h"
+#include "server/handlers/admin/convert_spec.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,0 +1,12 @@
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace tandem::server {
+
+// Adds the options of `tandem bench fairness`.
+void AddFairnessBench(CLI::App& command, int& exit_code);
+
+}  // namespace tandem::server
