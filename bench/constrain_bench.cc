@@ -205,7 +205,7 @@ class ConstrainBench {
   static engine::EngineOptions Options(const ConstrainBenchOptions& options) {
     engine::EngineOptions out;
     out.threads = options.threads;
-    out.kv_cache_bytes = 256 << 20;
+    out.kv_cache_bytes = int64_t{1} << 30;
     out.prefix_cache = false;
     return out;
   }
