@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 #include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
@@ -166,10 +165,9 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
     requests[i].client = request.client;
     requests[i].prefix_tenant = context.share_prefix_cache ? 0 : request.client;
     requests[i].arrival = request.received;
-    if (request.is_batch_line) {
-      // The batch has its own deadline, and its lines wait behind other requests.
-      requests[i].priority = std::numeric_limits<int>::max();
-    } else if (context.request_timeout.count() > 0) {
+    // A batch has a deadline of its own, and its lines wait for interactive requests.
+    if (request.is_batch_line) requests[i].work_class = WorkClass::kBatch;
+    if (!request.is_batch_line && context.request_timeout.count() > 0) {
       requests[i].deadline = request.received + context.request_timeout;
     }
     if (!request.is_batch_line && context.queue_timeout.count() > 0) {
