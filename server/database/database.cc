@@ -84,9 +84,11 @@ CREATE TABLE responses (
   is_finished  INTEGER NOT NULL,
   body         TEXT NOT NULL,
   input        TEXT NOT NULL,
-  events       TEXT NOT NULL
+  events       TEXT NOT NULL,
+  bytes        INTEGER NOT NULL  -- of the three texts
 ) STRICT;
 CREATE INDEX responses_by_age ON responses (created_at);
+CREATE INDEX responses_by_bytes ON responses (bytes);
 CREATE INDEX unfinished_responses ON responses (id) WHERE is_finished = 0;
 )";
 

@@ -8,6 +8,7 @@
 
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/chat_answer.h"
 #include "server/handlers/endpoints.h"
@@ -30,13 +31,36 @@ struct MessagesCall {
   MessagesRequest messages;
 };
 
+// Whether the chat template writes a system message after the first turn. Many templates refuse it.
+bool TakesLateSystem(const ServedModel& model) {
+  const engine::LoadedModel& loaded = model.loaded();
+  if (!loaded.chat_template) return true;  // the error comes with the prompt
+  static constexpr std::string_view kLate = "Late system message.";
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  const auto add = [&](std::string_view role, std::string_view text) {
+    messages.push_back({{"role", role}, {"content", text}});
+  };
+  add("user", "Question.");
+  add("system", kLate);
+  add("assistant", "Answer.");
+  add("user", "Question.");
+  engine::RenderInput input;
+  input.messages = &messages;
+  input.bos_token = loaded.bos_text;
+  input.eos_token = loaded.eos_text;
+  std::string text;
+  ErrorOf([&] { text = engine::JoinPieces(loaded.chat_template->Render(input)); });
+  return text.find(kLate) != std::string::npos;
+}
+
 MessagesCall ReadCall(const HandlerContext& context, const Request& request, MessagesRoute route) {
   RequireJson(request);
   const nlohmann::ordered_json body = ParseJsonObject(request.body);
   MessagesCall call;
   call.model =
       context.models.Find(FieldReader(body).RequiredString("model"), ViewerOf(context, request));
-  call.messages = ParseMessagesRequest(body, route, LimitsOf(*call.model));
+  call.messages = ParseMessagesRequest(body, route, LimitsOf(*call.model),
+                                       [&] { return TakesLateSystem(*call.model); });
   return call;
 }
 
@@ -92,11 +116,17 @@ void Messages(const HandlerContext& context, Request request, ResponseWriter wri
   if (budget && !(answer && LimitThought(*call.model, *answer, *budget, chat.requests.front()))) {
     ignored.emplace_back("thinking.budget_tokens");
   }
-  ignored.insert(ignored.end(), chat.ignored.begin(), chat.ignored.end());
+  for (const std::string& name : chat.ignored) {
+    ignored.push_back(InMessagesTerms(name, call.messages));
+  }
+  // A stop string may still cut a call that a grammar holds.
+  const engine::GenerationRequest& generation = chat.requests.front();
+  const bool streams_calls = generation.grammar != nullptr && generation.stop.strings.empty();
   NameIgnored(call.messages, ignored, request, writer);
   Generate(context, call.model, std::move(chat.requests), std::move(chat.shape), request, writer,
-           [](ReplyShape shape, const ResponseWriter& to) -> std::unique_ptr<EventRenderer> {
-             return std::make_unique<MessagesRenderer>(std::move(shape), to);
+           [streams_calls](ReplyShape shape,
+                           const ResponseWriter& to) -> std::unique_ptr<EventRenderer> {
+             return std::make_unique<MessagesRenderer>(std::move(shape), to, streams_calls);
            });
 }
 
@@ -104,8 +134,8 @@ void Messages(const HandlerContext& context, Request request, ResponseWriter wri
 void CountTokens(const HandlerContext& context, Request request, ResponseWriter writer) {
   const MessagesCall call = ReadCall(context, request, MessagesRoute::kCountTokens);
   const EncodedChat encoded = Translated(call.messages, [&] {
-    const ChatRequest chat = ParseChatRequest(*call.messages.chat, LimitsOf(*call.model));
-    CheckToolFormat(context, *call.model, chat.prompt.tools);
+    ChatRequest chat = ParseChatRequest(*call.messages.chat, LimitsOf(*call.model));
+    PrepareTools(context, *call.model, chat.prompt);
     return EncodeChat(*call.model, chat.prompt);
   });
   NameIgnored(call.messages, call.messages.ignored, request, writer);

@@ -11,7 +11,7 @@ namespace tandem::server {
 namespace {
 
 // Bytes of a stream between two calls of Advance.
-constexpr size_t kMaxUnsentBytes = 1 << 20;
+constexpr size_t kMaxPendingBytes = 1 << 20;
 
 Response InternalError(const HttpPolicy& policy, const std::string& request_id) {
   return policy.refusal(500, "internal_error", "internal error; the request id is " + request_id);
@@ -26,7 +26,7 @@ LocalExchange::LocalExchange(std::shared_ptr<const HttpPolicy> policy, const Rou
   head_.method = request.method;
   head_.path = request.path;
   channel_ = std::make_shared<ResponseChannel>(
-      kMaxUnsentBytes, notify, [notify](const std::shared_ptr<ResponseChannel>&) { notify(); });
+      kMaxPendingBytes, notify, [notify](const std::shared_ptr<ResponseChannel>&) { notify(); });
   const ResponseWriter writer(channel_,
                               [shared = policy_, id = request.id]() -> ResponseWriter::Abandoned {
                                 return {InternalError(*shared, id), ""};

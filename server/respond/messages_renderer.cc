@@ -30,6 +30,9 @@ void AppendStop(std::string& out, const AnswerEnd& end) {
 
 }  // namespace
 
+MessagesRenderer::MessagesRenderer(ReplyShape shape, ResponseWriter writer, bool streams_calls)
+    : AnswerRenderer(std::move(shape), std::move(writer)), streams_calls_(streams_calls) {}
+
 void MessagesRenderer::Send(std::string_view event, std::string_view data) {
   stream_->SendNamed(event, data);
 }
@@ -81,19 +84,26 @@ void MessagesRenderer::Handle(const engine::ReasoningPart& part) {
 void MessagesRenderer::Handle(const engine::TextPart& part) { AddText(Block::kText, part.text); }
 
 void MessagesRenderer::Handle(const engine::CallBegin& call) {
+  if (stream_ && streams_calls_) return OpenCall(call.id, call.name);
   call_ = Call{call.id, call.name, {}};
 }
 
 void MessagesRenderer::Handle(const engine::CallArguments& arguments) {
-  if (call_) call_->arguments += arguments.text;
+  if (call_) {
+    call_->arguments += arguments.text;
+  } else if (open_ == Block::kCall) {
+    SendArguments(arguments.text);
+  }
 }
 
 void MessagesRenderer::Handle(const engine::CallEnd&) {
-  if (call_) ShowCall(*std::exchange(call_, std::nullopt), true);
+  if (call_) return ShowCall(*std::exchange(call_, std::nullopt), true);
+  Close();
 }
 
 void MessagesRenderer::Handle(const engine::CallDropped& dropped) {
   call_.reset();
+  if (open_ == Block::kCall) Close();
   AddText(Block::kText, dropped.written);
 }
 
@@ -151,30 +161,44 @@ void MessagesRenderer::Close() {
   Send("content_block_stop", BlockEvent("content_block_stop") + "}");
 }
 
-void MessagesRenderer::ShowCall(const Call& call, bool is_complete) {
+void MessagesRenderer::OpenCall(std::string_view id, std::string_view name) {
   Close();
+  open_ = Block::kCall;
   ++n_blocks_;
-  std::string block = R"({"type":"tool_use","id":)";
-  AppendJsonString(block, call.id);
-  block += R"(,"name":)";
-  AppendJsonString(block, call.name);
-  block += R"(,"input":)";
-  if (!stream_) {
-    if (!content_.empty()) content_.push_back(',');
-    // A cut call has no object yet.
-    content_ += block + (is_complete ? call.arguments : "{}") + "}";
-    return;
+  std::string out = BlockEvent("content_block_start");
+  out += R"(,"content_block":{"type":"tool_use","id":)";
+  AppendJsonString(out, id);
+  out += R"(,"name":)";
+  AppendJsonString(out, name);
+  out += R"(,"input":{}}})";
+  Send("content_block_start", out);
+}
+
+void MessagesRenderer::SendArguments(std::string_view arguments) {
+  if (arguments.empty()) return;
+  std::string out = BlockEvent("content_block_delta");
+  out += R"(,"delta":{"type":"input_json_delta","partial_json":)";
+  AppendJsonString(out, arguments);
+  out += "}}";
+  Send("content_block_delta", out);
+}
+
+void MessagesRenderer::ShowCall(const Call& call, bool is_complete) {
+  if (stream_) {
+    OpenCall(call.id, call.name);
+    SendArguments(call.arguments);
+    return Close();
   }
-  Send("content_block_start",
-       BlockEvent("content_block_start") + R"(,"content_block":)" + block + "{}}}");
-  if (!call.arguments.empty()) {
-    std::string out = BlockEvent("content_block_delta");
-    out += R"(,"delta":{"type":"input_json_delta","partial_json":)";
-    AppendJsonString(out, call.arguments);
-    out += "}}";
-    Send("content_block_delta", out);
-  }
-  Send("content_block_stop", BlockEvent("content_block_stop") + "}");
+  Close();
+  if (!content_.empty()) content_.push_back(',');
+  content_ += R"({"type":"tool_use","id":)";
+  AppendJsonString(content_, call.id);
+  content_ += R"(,"name":)";
+  AppendJsonString(content_, call.name);
+  content_ += R"(,"input":)";
+  // A cut call has no object yet.
+  content_ += is_complete ? std::string_view(call.arguments) : std::string_view("{}");
+  content_.push_back('}');
 }
 
 void MessagesRenderer::OnEnd(const AnswerEnd& end) {

@@ -12,7 +12,7 @@
 
 #include "engine/chat/answers/answer_events.h"
 #include "server/respond/reply_json.h"
-#include "server/wire/responses_tools.h"
+#include "server/wire/responses/responses_tools.h"
 
 namespace tandem::server {
 

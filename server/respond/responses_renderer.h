@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "server/respond/answer_renderer.h"
-#include "server/wire/responses_tools.h"
+#include "server/wire/responses/responses_tools.h"
 
 namespace tandem::server {
 

@@ -68,6 +68,7 @@ void ResponseStore::FailUnfinished() {
   }
 }
 
+// Removes the oldest responses, or the newest one if it alone is too large.
 void ResponseStore::DropOldRows() {
   // An unfinished response is still needed. It is the newest of its server, so few are kept.
   Query query = database_->Prepare(
@@ -75,6 +76,14 @@ void ResponseStore::DropOldRows() {
       "(SELECT COALESCE(MAX(seq), 0) FROM responses) - ?2)");
   query.Bind(OldestAllowed()).Bind(options_.max_responses);
   query.Next();
+  for (;;) {
+    Query total = database_->Prepare("SELECT COALESCE(SUM(bytes), 0) FROM responses");
+    if (!total.Next() || total.Int() <= options_.max_bytes) return;
+    Query oldest = database_->Prepare(
+        "DELETE FROM responses WHERE seq = (SELECT MIN(seq) FROM responses WHERE is_finished = 1)");
+    oldest.Next();
+    if (database_->changes() == 0) return;
+  }
 }
 
 void ResponseStore::DeleteInMemory(const std::string& id) {
@@ -108,12 +117,13 @@ void ResponseStore::Put(const StoredResponse& response) {
   const std::lock_guard lock(mutex_);
   if (!database_) return PutInMemory(response);
   Query query = database_->Prepare(
-      "INSERT INTO responses (id, owner, created_at, is_finished, body, input, events) "
-      "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) ON CONFLICT (id) DO UPDATE SET "
-      "is_finished = ?4, body = ?5, events = ?7");
+      "INSERT INTO responses (id, owner, created_at, is_finished, body, input, events, bytes) "
+      "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id) DO UPDATE SET "
+      "is_finished = ?4, body = ?5, events = ?7, bytes = ?8");
   query.Bind(std::string_view(response.id)).Bind(response.owner).Bind(response.created_at);
   query.Bind(int64_t{response.is_finished}).Bind(std::string_view(response.body));
   query.Bind(std::string_view(response.input)).Bind(std::string_view(response.events));
+  query.Bind(BytesOf(response));
   query.Next();
   DropOldRows();
 }

@@ -29,14 +29,16 @@ struct StoredResponse {
 };
 
 // The stored responses: a table in DATA_DIR/tandem.db, or memory if there is no data directory. The
-// newest `max_responses` of the last 30 days stay. Any thread. Methods that write wait for the
-// disk; they throw kIo, and kUnavailable (insufficient_storage) for a full disk.
+// newest `max_responses` of the last 30 days stay, and fewer if they are large. Any thread. Methods
+// that write wait for the disk; they throw kIo, and kUnavailable (insufficient_storage) for a full
+// disk.
 class ResponseStore {
  public:
   struct Options {
     std::filesystem::path data_dir = {};  // must exist and be locked (JobStore); empty: memory
     int64_t max_responses = 10'000;
-    int64_t max_memory_bytes = int64_t{256} << 20;  // of the texts, without a data directory
+    int64_t max_bytes = int64_t{4} << 30;           // of all texts on disk
+    int64_t max_memory_bytes = int64_t{256} << 20;  // of all texts without a data directory
     std::function<int64_t()> now = {};              // seconds since 1970; empty: the system's clock
   };
   // Ends responses that a killed server has left unfinished: they become failed.

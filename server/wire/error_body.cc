@@ -145,6 +145,10 @@ ErrorReply InAnthropicShape(ErrorReply reply, std::string_view request_id) {
   nlohmann::ordered_json error;
   error["type"] = AnthropicTypeOf(reply.status);
   error["message"] = reply.message;
+  if (reply.code == kThreadUnsupported) {
+    error["details"]["error_code"] = kThreadUnsupported;
+    error["details"]["unsupported"].push_back("thread");
+  }
   nlohmann::ordered_json body;
   body["type"] = "error";
   body["error"] = std::move(error);

@@ -27,8 +27,12 @@ ErrorReply MakeErrorReply(int status, std::string_view code, std::string_view me
 // Server faults (kInternal, kDataLoss, kIo) get a generic message with the request's id.
 ErrorReply MakeErrorReply(const Error& error, std::string_view request_id);
 
+// The reason of an error that Anthropic's library recovers from: `thread` was sent.
+inline constexpr const char* kThreadUnsupported = "thread_unsupported_request";
+
 // The same error with the status and body of Anthropic's API:
 // {"type":"error","error":{"type","message"},"request_id"}. A full queue or memory gets 529.
+// kThreadUnsupported has `details` too.
 ErrorReply InAnthropicShape(ErrorReply reply, std::string_view request_id);
 
 }  // namespace tandem::server

@@ -1,7 +1,9 @@
 #include "server/wire/messages_history.h"
 
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -78,14 +80,15 @@ Json ReadTextParts(const Json* content, const std::string& at) {
 // Collects the chat messages of the turns.
 class History {
  public:
-  explicit History(Json& messages) : messages_(messages) {}
+  History(Json& messages, const std::function<bool()>& takes_late_system)
+      : messages_(messages), takes_late_system_(takes_late_system) {}
 
   void AddSystem(const Json* content, const std::string& at) {
     Json parts = ReadTextParts(content, at);
     for (Json& part : parts) {
-      auto& text = part["text"].get_ref<std::string&>();
+      const auto& text = part["text"].get_ref<const std::string&>();
       const bool is_billing = content->is_array() && text.starts_with(kBillingHeader);
-      if (!text.empty() && !is_billing) AddText("system", std::move(text));
+      if (!text.empty() && !is_billing) AddPart(SystemTurn(), std::move(part));
     }
   }
 
@@ -136,14 +139,30 @@ class History {
     return messages_.back();
   }
 
+  // The system message that takes the next part.
+  Json& SystemTurn() {
+    const bool is_late = !messages_.empty() && !IsString(messages_.back()["role"], "system");
+    if (!is_late) return Turn("system");
+    if (!keeps_late_) keeps_late_ = !takes_late_system_ || takes_late_system_();
+    if (*keeps_late_) return Turn("system");
+    if (!IsString(messages_.front()["role"], "system")) {
+      messages_.insert(messages_.begin(), ChatMessage("system"));
+    }
+    return messages_.front();
+  }
+
+  static void AddPart(Json& message, Json part) {
+    Json& content = message["content"];
+    if (content.is_null()) content = Json::array();
+    content.push_back(std::move(part));
+  }
+
   void AddText(std::string_view role, std::string text) {
     ends_with_text_ = !text.empty();
     // Chat refuses an empty answer, and Anthropic allows one as the last message.
     if (text.empty() && role == "assistant") return;
     is_empty_ = false;
-    Json& content = Turn(role)["content"];
-    if (content.is_null()) content = Json::array();
-    content.push_back(TextPart(std::move(text)));
+    AddPart(Turn(role), TextPart(std::move(text)));
   }
 
   void AddQuestion(const Json& blocks, const std::string& at) {
@@ -222,6 +241,8 @@ class History {
   }
 
   Json& messages_;
+  const std::function<bool()>& takes_late_system_;
+  std::optional<bool> keeps_late_;                 // its answer
   std::map<std::string, std::string> tool_names_;  // by the id of the call
   // Of the last turn:
   bool last_is_assistant_ = false;
@@ -231,14 +252,15 @@ class History {
 
 }  // namespace
 
-bool ReadMessagesHistory(FieldReader& reader, Json& chat_messages) {
+bool ReadMessagesHistory(FieldReader& reader, const std::function<bool()>& takes_late_system,
+                         Json& chat_messages) {
   const Json* messages = reader.Array("messages");
   if (messages == nullptr) throw MissingField("messages");
   if (messages->empty() || messages->size() > engine::kMaxMessages) {
     throw BadValue("messages", "messages must have 1 to " + std::to_string(engine::kMaxMessages) +
                                    " entries, got " + std::to_string(messages->size()));
   }
-  History history(chat_messages);
+  History history(chat_messages, takes_late_system);
   history.AddSystem(reader.Any("system"), "system");
   for (size_t i = 0; i < messages->size(); ++i) {
     history.AddTurn((*messages)[i], BlockPath("messages", i));

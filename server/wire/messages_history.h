@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 
 #include "server/wire/field_reader.h"
@@ -9,7 +10,8 @@ namespace tandem::server {
 // Reads `system` and `messages` of a Messages request and appends them to `chat_messages`, a list
 // for ParseChatRequest. Returns whether the answer continues the last message. The rules are:
 //
-// - The system prompt becomes the first message. Messages of role system stay where they are.
+// - The system prompt becomes the first message. Messages of role system stay where they are
+//   if `takes_late_system` returns true, else they join the first message.
 // Blocks with Claude Code's billing header are
 //   dropped: they change with every request, so that no prefix would be cached.
 // - Neighbouring messages of one role become one message, as in Anthropic's API.
@@ -20,6 +22,7 @@ namespace tandem::server {
 //
 // Linear in the size of the list. Throws as FieldReader does, with paths such as
 // "messages[2].content[0].text", and kUnsupported (unsupported_value) for images and documents.
-bool ReadMessagesHistory(FieldReader& reader, nlohmann::ordered_json& chat_messages);
+bool ReadMessagesHistory(FieldReader& reader, const std::function<bool()>& takes_late_system,
+                         nlohmann::ordered_json& chat_messages);
 
 }  // namespace tandem::server

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "server/wire/error_body.h"
 #include "server/wire/messages_history.h"
 
 namespace tandem::server {
@@ -38,6 +39,17 @@ std::string ReadType(FieldReader& reader, const std::string& path,
   }
   const std::string at = path.empty() ? "type" : path + ".type";
   throw BadValue(at, at + " must be one of " + names + ", got " + ShortForm(Json(type)));
+}
+
+// A thread is a conversation that the server holds: ignoring it would lose the history. Anthropic's
+// library knows the reason and then sends all messages by itself.
+void RefuseThread(FieldReader& reader) {
+  if (reader.Any("thread") == nullptr) return;
+  throw Error(ErrorCode::kUnsupported,
+              "thread is not supported, because the server holds no conversations: send all "
+              "messages")
+      .WithParam("thread")
+      .WithReason(kThreadUnsupported);
 }
 
 void ReadSampling(FieldReader& reader, Json& chat) {
@@ -222,25 +234,21 @@ std::string WithToolIndex(std::string text, const std::vector<size_t>& indexes) 
   return text.replace(begin, end - begin, std::to_string(indexes[index]));
 }
 
-std::string InMessagesTerms(std::string text, const MessagesRequest& request) {
-  text = WithToolIndex(std::move(text), request.tool_indexes);
-  text = Replaced(std::move(text), kParametersPath, ".input_schema");
-  if (request.format_path.empty()) return text;
-  text = Replaced(std::move(text), kSchemaPath, request.format_path);
-  return Replaced(std::move(text), kFormatField, request.format_path);
-}
-
 }  // namespace
 
 MessagesRequest ParseMessagesRequest(const Json& body, MessagesRoute route,
-                                     const ModelLimits& limits) {
+                                     const ModelLimits& limits,
+                                     const std::function<bool()>& takes_late_system) {
   FieldReader reader(body);
   reader.Accept({"model", "metadata", "service_tier", "cache_control", "context_management"});
   MessagesRequest request;
   Json chat = Json::object();
   Json& messages = chat["messages"];
   messages = Json::array();
-  if (ReadMessagesHistory(reader, messages)) chat["continue_final_message"] = true;
+  RefuseThread(reader);
+  if (ReadMessagesHistory(reader, takes_late_system, messages)) {
+    chat["continue_final_message"] = true;
+  }
 
   const auto max_tokens = reader.Int("max_tokens", 1, std::numeric_limits<int64_t>::max());
   if (!max_tokens && route == MessagesRoute::kMessages) throw MissingField("max_tokens");
@@ -253,6 +261,14 @@ MessagesRequest ParseMessagesRequest(const Json& body, MessagesRoute route,
   request.ignored = reader.unknown();
   request.chat = std::make_shared<const Json>(std::move(chat));
   return request;
+}
+
+std::string InMessagesTerms(std::string text, const MessagesRequest& request) {
+  text = WithToolIndex(std::move(text), request.tool_indexes);
+  text = Replaced(std::move(text), kParametersPath, ".input_schema");
+  if (request.format_path.empty()) return text;
+  text = Replaced(std::move(text), kSchemaPath, request.format_path);
+  return Replaced(std::move(text), kFormatField, request.format_path);
 }
 
 Error InMessagesTerms(const Error& error, const MessagesRequest& request) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -27,11 +28,15 @@ struct MessagesRequest {
 
 // Checks every field under its own name, so that `chat` passes ParseChatRequest, apart from schemas
 // and the continued message. The caller reads `model` first. `max_tokens` is a cap: more than the
-// context is accepted. /count_tokens needs no `max_tokens`. Throws as FieldReader does.
+// context is accepted. /count_tokens needs no `max_tokens`. `takes_late_system`: whether the
+// model's template writes system messages after the first turn; unset: it does. Throws as
+// FieldReader does.
 MessagesRequest ParseMessagesRequest(const nlohmann::ordered_json& body, MessagesRoute route,
-                                     const ModelLimits& limits);
+                                     const ModelLimits& limits,
+                                     const std::function<bool()>& takes_late_system = {});
 
-// The error of a later check of `chat`, with the names of the Messages request.
+// An error of a later check of `chat`, or a field's path, with the names of the Messages request.
 Error InMessagesTerms(const Error& error, const MessagesRequest& request);
+std::string InMessagesTerms(std::string text, const MessagesRequest& request);
 
 }  // namespace tandem::server

@@ -234,6 +234,17 @@ class Prompts(MessagesCase):
         self.refused(self.server, body(messages=long), "prompt is too long")
         self.assertGreater(self.count(long), 2000)
 
+    def test_late_messages_of_the_system(self):
+        messages = [{"role": "user", "content": "Hi"}, {"role": "system", "content": "Be brief."},
+                    {"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "Well"}]
+        self.assertEqual(self.count(messages), self.rendered(messages))
+        # A template that refuses them gets them in front.
+        strict = self.path / "strict.jinja"
+        strict.write_text("{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
+                          "{{ raise_exception('system first') }}{% endif %}{% endfor %}" + TEMPLATE)
+        self.server = self.serve("--chat-template", str(strict))
+        self.assertEqual(self.count(messages), self.rendered([messages[1], messages[0], *messages[2:]]))
+
     def test_thinking_is_a_block_with_a_signature(self):
         enabled = {"type": "enabled", "budget_tokens": 1024}
         answer = self.server.post(MESSAGES, body(thinking=enabled))
@@ -259,6 +270,82 @@ class Prompts(MessagesCase):
         self.assertIn("web_search_20250305", self.server.log_path.read_text())
 
 
+class Tools(MessagesCase):
+    TOOLS = [{"name": "look", "description": "Looks.", "input_schema": {
+                  "type": "object", "required": ["city"], "additionalProperties": False,
+                  "properties": {"city": {"enum": ["Bern", "Oslo"]}}}},
+             {"name": "wait", "input_schema": {
+                 "type": "object", "required": ["days"], "additionalProperties": False,
+                 "properties": {"days": {"type": "integer", "minimum": 1, "maximum": 9}}}}]
+
+    def setUp(self):
+        super().setUp()
+        self.server = self.serve()
+        if self.server.request("GET", "/version")[2]["llguidance"] is None:
+            self.skipTest("built without Rust")
+
+    def checked(self, block):
+        self.assertEqual(set(block), {"type", "id", "name", "input"}, block)
+        self.assertRegex(block["id"], "^toolu_")
+        if block["name"] == "look":
+            self.assertIn(block["input"], ({"city": "Bern"}, {"city": "Oslo"}))
+        else:
+            self.assertIn(block["input"]["days"], range(1, 10))
+
+    def test_forced_calls(self):
+        for choice, names in (({"type": "any"}, ("look", "wait")),
+                              ({"type": "tool", "name": "wait"}, ("wait",))):
+            for more in ({}, {"disable_parallel_tool_use": True}):
+                answer = self.server.post(MESSAGES, body(tools=self.TOOLS, max_tokens=120, temperature=1,
+                                                         tool_choice=dict(choice, **more)))
+                self.assertEqual(answer["stop_reason"], "tool_use", answer)
+                calls = [block for block in answer["content"] if block["type"] == "tool_use"]
+                for block in calls:
+                    self.checked(block)
+                    self.assertIn(block["name"], names)
+                self.assertTrue(calls if not more else len(calls) == 1)
+
+    def test_a_stream_has_the_arguments_in_pieces(self):
+        schema = {"type": "object", "required": ["text"], "additionalProperties": False,
+                  "properties": {"text": {"type": "string", "minLength": 60, "maxLength": 80}}}
+        given = body(tools=[{"name": "write", "input_schema": schema}], max_tokens=200,
+                     tool_choice={"type": "tool", "name": "write"})
+        whole = self.server.post(MESSAGES, given)
+        events = [(name, data) for name, data in stream(self.server, given) if name != "ping"]
+        start = next(data for name, data in events if name == "content_block_start")
+        self.assertEqual(start["content_block"]["input"], {})
+        pieces = [data["delta"]["partial_json"] for name, data in events if name == "content_block_delta"]
+        self.assertGreater(len(pieces), 3)
+        self.assertEqual(json.loads("".join(pieces)), whole["content"][0]["input"])
+        self.assertEqual(dict(events)["message_delta"]["delta"]["stop_reason"], "tool_use")
+
+    def test_a_cut_call_is_the_last_block(self):
+        given = body(tools=self.TOOLS, max_tokens=6, tool_choice={"type": "tool", "name": "look"})
+        answer = self.server.post(MESSAGES, given)
+        self.assertEqual(answer["stop_reason"], "max_tokens", answer)
+        self.assertTrue(all(block["input"] == {} for block in answer["content"]
+                            if block["type"] == "tool_use"))
+        self.assertEqual(dict(stream(self.server, given))["message_delta"]["delta"]["stop_reason"],
+                         "max_tokens")
+
+    def test_no_call_with_the_choice_none(self):
+        answer = self.server.post(MESSAGES, body(tools=self.TOOLS, tool_choice={"type": "none"}))
+        self.assertEqual([block["type"] for block in answer["content"]], ["text"])
+
+    def test_tokens_of_tools_are_counted(self):
+        for choice in (None, {"type": "any"}, {"type": "none"}):
+            given = body(tools=self.TOOLS, tool_choice=choice, max_tokens=1)
+            usage = self.server.post(MESSAGES, given)["usage"]
+            self.assertEqual(self.server.post(COUNT, given)["input_tokens"],
+                             usage["input_tokens"] + usage["cache_read_input_tokens"])
+
+    def test_schemas_that_cannot_be_held_name_their_tool(self):
+        self.refused(self.server, body(
+            tools=[{"type": "web_search_20250305", "name": "web_search"},
+                   {"name": "f", "input_schema": {"type": "object", "not": {}}}],
+            tool_choice={"type": "any"}), "tools[1].input_schema")
+
+
 class Fields(MessagesCase):
     def test_fields_without_effect_change_nothing(self):
         server = self.serve()
@@ -275,6 +362,9 @@ class Fields(MessagesCase):
 
     def test_faults_name_their_field(self):
         server = self.serve()
+        status, _, answer = ask(server, "POST", MESSAGES, body(thread={"type": "create"}))
+        self.assertEqual((status, answer["error"]["details"]["error_code"]),
+                         (400, "thread_unsupported_request"))
         for given, contains in (
                 (body(max_tokens=None), "max_tokens"), (body(max_tokens=0), "max_tokens"),
                 (body(temperature=1.5), "temperature"), (body(messages=[]), "messages"),

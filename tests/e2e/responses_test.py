@@ -228,6 +228,50 @@ class Create(Server):
         self.assertIn(json.loads(text_of(response))["kind"], ("cat", "dog"))
         self.assertEqual(response["text"]["format"]["schema"], schema)
 
+    def call_of(self, **more):
+        """The only call of a forced answer, the same in a body and in a stream."""
+        if self.server.request("GET", "/version")[2]["llguidance"] is None:
+            self.skipTest("built without Rust")
+        more = dict({"max_output_tokens": 200}, **more)
+        response = self.create(**more)
+        calls = [item for item in response["output"] if "call_id" in item]
+        self.assertEqual(len(calls), 1, response)
+        self.assertEqual(response["status"], "completed")
+        events = self.stream(body=ask(stream=True, **more))
+        final = self.check_stream(events)
+        streamed = [item for item in final["output"] if "call_id" in item][0]
+        own = ("id", "call_id")
+        self.assertEqual({k: v for k, v in streamed.items() if k not in own},
+                         {k: v for k, v in calls[0].items() if k not in own})
+        field = "input" if streamed["type"] == "custom_tool_call" else "arguments"
+        deltas = [event["delta"] for event in events
+                  if event["type"] in ("response.function_call_arguments.delta",
+                                       "response.custom_tool_call_input.delta")]
+        self.assertEqual("".join(deltas), streamed[field])
+        return response, calls[0]
+
+    def test_a_forced_call_is_an_item_and_its_result_continues_the_chain(self):
+        tool = {"type": "function", "name": "look", "strict": True, "parameters": {
+            "type": "object", "additionalProperties": False, "required": ["at"],
+            "properties": {"at": {"enum": ["cat", "dog"]}}}}
+        response, call = self.call_of(tools=[tool], tool_choice="required")
+        self.assertEqual((call["type"], call["name"], call["status"]),
+                         ("function_call", "look", "completed"))
+        self.assertIn(json.loads(call["arguments"])["at"], ("cat", "dog"))
+        after = self.create(tools=[tool], previous_response_id=response["id"], input=[
+            {"type": "function_call_output", "call_id": call["call_id"], "output": "It sleeps."}])
+        self.assertIn(after["status"], ("completed", "incomplete"))
+        _, call = self.call_of(tools=[{"type": "namespace", "name": "eyes", "tools": [tool]}],
+                               tool_choice={"type": "function", "name": "look"})
+        self.assertEqual((call["name"], call["namespace"]), ("look", "eyes"))
+
+    def test_a_forced_custom_call_obeys_its_grammar(self):
+        tool = {"type": "custom", "name": "say",
+                "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]{3}"}}
+        _, call = self.call_of(tools=[tool], tool_choice={"type": "custom", "name": "say"})
+        self.assertEqual((call["type"], call["name"]), ("custom_tool_call", "say"))
+        self.assertRegex(call["input"], "^[a-c]{3}$")
+
     def test_truncation_drops_the_oldest_messages(self):
         system = [{"role": "system", "content": "Be kind."}]
         long = [{"role": "user", "content": f"{i} " + "word " * 60} for i in range(40)]
@@ -306,6 +350,28 @@ class Stored(Server):
         reference = self.create(input=[{"type": "item_reference", "id": first["output"][0]["id"]},
                                        {"role": "user", "content": "More."}])
         self.assertEqual(reference["status"], first["status"])
+
+    def test_a_call_and_its_result_are_in_the_chain(self):
+        first = self.create(tools=[TOOL])
+        history = [{"role": "user", "content": "Look."},
+                   {"type": "reasoning", "summary": [],
+                    "content": [{"type": "reasoning_text", "text": "hm"}]},
+                   {"type": "function_call", "call_id": "call_1", "name": "look",
+                    "arguments": '{"at": "it"}'},
+                   {"type": "function_call_output", "call_id": "call_1", "output": "It is red."}]
+        second = self.create(tools=[TOOL], input=history, previous_response_id=first["id"])
+        chat = self.server.post(CHAT, {
+            "model": MODEL, "temperature": 0, "max_tokens": 40,
+            "tools": [{"type": "function", "function": {k: TOOL[k] for k in TOOL if k != "type"}}],
+            "messages": [{"role": "user", "content": ask()["input"]},
+                         {"role": "assistant", "content": text_of(first)},
+                         {"role": "user", "content": "Look."},
+                         {"role": "assistant", "content": "", "reasoning_content": "hm",
+                          "tool_calls": [{"id": "call_1", "type": "function", "function": {
+                              "name": "look", "arguments": '{"at": "it"}'}}]},
+                         {"role": "tool", "tool_call_id": "call_1", "content": "It is red."}]})
+        self.assertEqual(second["usage"]["input_tokens"], chat["usage"]["prompt_tokens"])
+        self.assertEqual(text_of(second), chat["choices"][0]["message"]["content"])
 
     def test_get_delete_and_store_false(self):
         response = self.create()
@@ -442,6 +508,19 @@ class Background(Server):
 
     def test_background_needs_the_store(self):
         self.refused(ask(background=True, store=False), "background", "invalid_value")
+
+    def test_a_follower_that_reads_late_misses_nothing(self):
+        queued = self.create(background=True, ignore_eos=True, max_output_tokens=200,
+                             include=["message.output_text.logprobs"], top_logprobs=20)
+        path = f"{RESPONSES}/{queued['id']}?stream=true"
+        connection = http.client.HTTPConnection(*self.server.address, timeout=harness.PATIENCE_S)
+        connection.request("GET", path)
+        late = connection.getresponse()
+        self.assertEqual(self.finish(queued["id"])["status"], "incomplete")
+        events = events_of(late.read().decode())
+        connection.close()
+        self.check_stream(events)
+        self.assertEqual(self.stream(path), events)
 
     def test_many_followers_of_one_response(self):
         queued = self.create(background=True, ignore_eos=True, max_output_tokens=200)

@@ -15,7 +15,7 @@
 #include "server/wire/embedding_request.h"
 #include "server/wire/error_body.h"
 #include "server/wire/field_reader.h"
-#include "server/wire/responses_request.h"
+#include "server/wire/responses/responses_request.h"
 #include "server/wire/tokenize_request.h"
 
 namespace tandem::server {

@@ -29,7 +29,7 @@ void RequireGoodReply(const Error& error) {
   // Parsing also checks the UTF-8.
   const auto body = nlohmann::json::parse(reply.body, nullptr, false);
   Require(body.is_object() && body.size() == 3 && body["type"] == "error");
-  Require(body["error"].size() == 2 && body["error"]["message"].is_string());
+  Require(body["error"]["type"].is_string() && body["error"]["message"].is_string());
 }
 
 void Read(MessagesRoute route, std::string_view text) {

@@ -5,7 +5,7 @@
 
 #include "server/handlers/chat_answer.h"
 #include "server/handlers/handlers.h"
-#include "server/wire/responses_request.h"
+#include "server/wire/responses/responses_request.h"
 
 namespace tandem::server {
 

@@ -58,7 +58,7 @@ std::vector<NamedEvent> ParseNamedEvents(const std::string& bytes) {
 // One renderer with its channel. The prompt has three tokens.
 class MessagesOutput {
  public:
-  explicit MessagesOutput(bool stream) {
+  explicit MessagesOutput(bool stream, bool streams_calls = false) {
     ReplyShape shape;
     shape.id = "msg_1";
     shape.model = "m";
@@ -68,7 +68,7 @@ class MessagesOutput {
     channel_ = std::make_shared<ResponseChannel>(
         1 << 20, [] {}, [](const std::shared_ptr<ResponseChannel>&) {});
     const ResponseWriter writer(channel_, [] { return ResponseWriter::Abandoned{}; });
-    renderer_ = std::make_unique<ExposedMessages>(std::move(shape), writer);
+    renderer_ = std::make_unique<ExposedMessages>(std::move(shape), writer, streams_calls);
     renderer_->OnBegin();
   }
 
@@ -257,6 +257,18 @@ TEST(MessagesRenderer, ADroppedCallIsTextAndNeverABlockOfItsOwn) {
             MessagesJson::parse(R"([{"type": "text", "text": "a <call>{\"x\":?"}])"));
 }
 
+TEST(MessagesRenderer, ACallThatAGrammarHoldsIsSentWhileItIsWritten) {
+  MessagesOutput output(true, true);
+  output.renderer().OnPart(TextPart{"a"});
+  output.renderer().OnPart(CallBegin{0, "toolu_1", "f"});
+  output.renderer().OnPart(CallArguments{0, "{\"x\":"});
+
+  EXPECT_EQ(Names(output.TakeEvents()),
+            (std::vector<std::string>{"message_start", "content_block_start", "content_block_delta",
+                                      "content_block_stop", "content_block_start",
+                                      "content_block_delta"}));
+}
+
 TEST(MessagesRenderer, ACallThatTheLimitCutsIsTheLastBlock) {
   const std::vector<AnswerEvent> parts = {CallBegin{0, "toolu_1", "f"},
                                           CallArguments{0, "{\"x\": \"ab"}};
@@ -312,7 +324,7 @@ struct RandomAnswer {
 
 class AnswerMaker {
  public:
-  explicit AnswerMaker(uint64_t seed) : random_(seed) {}
+  AnswerMaker(uint64_t seed, bool drops_calls) : random_(seed), drops_calls_(drops_calls) {}
 
   RandomAnswer Make() {
     RandomAnswer answer;
@@ -324,7 +336,7 @@ class AnswerMaker {
       } else if (kind == 1) {
         answer.parts.push_back(TextPart{AddText(answer.content, "text")});
       } else {
-        AddCall(answer, Below(3) == 0);
+        AddCall(answer, Below(3) == 0 && drops_calls_);
       }
     }
     if (Below(3) == 0) {
@@ -402,6 +414,7 @@ class AnswerMaker {
   }
 
   std::mt19937_64 random_;
+  const bool drops_calls_;
   int n_calls_ = 0;
 };
 
@@ -420,12 +433,13 @@ MessagesJson BodyContent(MessagesJson content) {
 TEST(MessagesRenderer, EveryAnswerKeepsTheOrderOfEventsAndIsTheSameAsItsBody) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     SCOPED_TRACE(seed);
-    const RandomAnswer answer = AnswerMaker(seed).Make();
-    MessagesOutput stream(true);
+    const bool streams_calls = seed % 2 == 0;
+    const RandomAnswer answer = AnswerMaker(seed, !streams_calls).Make();
+    MessagesOutput stream(true, streams_calls);
     stream.Show(answer.parts, answer.end);
     MessagesReader reader;
     for (const NamedEvent& event : stream.TakeEvents()) reader.Read(event);
-    MessagesOutput whole(false);
+    MessagesOutput whole(false, streams_calls);
     whole.Show(answer.parts, answer.end);
     const MessagesJson body = whole.TakeBody();
 
@@ -440,11 +454,25 @@ TEST(MessagesRenderer, EveryAnswerKeepsTheOrderOfEventsAndIsTheSameAsItsBody) {
   }
 }
 
+// A grammar should prevent this. The order of events holds even so.
+TEST(MessagesRenderer, ADroppedCallThatWasBegunIsClosed) {
+  for (uint64_t seed = 0; seed < 500; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomAnswer answer = AnswerMaker(seed, true).Make();
+    MessagesOutput stream(true, true);
+    stream.Show(answer.parts, answer.end);
+    MessagesReader reader;
+    for (const NamedEvent& event : stream.TakeEvents()) reader.Read(event);
+    ASSERT_TRUE(reader.is_over());
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
 TEST(MessagesRenderer, AFailureAnywhereEndsTheStreamOnce) {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     SCOPED_TRACE(seed);
-    const RandomAnswer answer = AnswerMaker(seed).Make();
-    MessagesOutput stream(true);
+    const RandomAnswer answer = AnswerMaker(seed, true).Make();
+    MessagesOutput stream(true, seed % 2 == 0);
     const size_t n = answer.parts.empty() ? 0 : seed % answer.parts.size();
     for (size_t i = 0; i < n; ++i) stream.renderer().OnPart(answer.parts[i]);
     stream.renderer().OnFailure(MakeErrorReply(500, "internal_error", "x"));

@@ -116,12 +116,10 @@ TEST_P(ResponseStoreTest, StopRunsThePostedTasks) {
   EXPECT_FALSE(store.Post([] {}));
 }
 
-INSTANTIATE_TEST_SUITE_P(MemoryAndDisk, ResponseStoreTest, testing::Bool());
-
-TEST(ResponseStoreInMemory, TheBytesAreBounded) {
-  ResponseStore::Options options;
+TEST_P(ResponseStoreTest, TheBytesAreBounded) {
+  ResponseStore::Options options = Options();
   options.max_memory_bytes = 1000;
-  options.now = [] { return kNow; };
+  options.max_bytes = 1000;
   ResponseStore store(options);
   StoredResponse large = Record("resp_1");
   large.input = std::string(600, ' ');
@@ -133,6 +131,8 @@ TEST(ResponseStoreInMemory, TheBytesAreBounded) {
   EXPECT_FALSE(store.Find("resp_1", std::nullopt));
   EXPECT_TRUE(store.Find("resp_2", std::nullopt));
 }
+
+INSTANTIATE_TEST_SUITE_P(MemoryAndDisk, ResponseStoreTest, testing::Bool());
 
 TEST(ResponseStoreOnDisk, ARestartKeepsResponsesAndFailsUnfinishedOnes) {
   const tests::TemporaryDir dir;

@@ -65,6 +65,35 @@ TEST(MessagesRequest, MessagesOfTheSystemStayWhereTheyAre) {
   EXPECT_EQ(history[2]["role"], "system");
 }
 
+TEST(MessagesRequest, LateMessagesOfTheSystemJoinTheFirstWhereTheTemplateRefusesThem) {
+  const auto history_of = [](const std::string& fields) {
+    const auto body = ParseJsonObject("{" + fields + "}");
+    return ParseMessagesRequest(body, MessagesRoute::kCountTokens, kMessagesLimits,
+                                [] { return false; })
+        .chat->at("messages");
+  };
+  const std::string late = R"("messages": [{"role": "user", "content": "Hi"},
+      {"role": "system", "content": "b"}, {"role": "user", "content": "Ho"}])";
+  const MessagesJson with_system = history_of(R"("system": "a", )" + late);
+  ASSERT_EQ(with_system.size(), 2u);
+  EXPECT_EQ(with_system[0]["content"].size(), 2u);
+  EXPECT_EQ(with_system[1]["content"].size(), 2u);
+  const MessagesJson without = history_of(late);
+  ASSERT_EQ(without.size(), 2u);
+  EXPECT_EQ(without[0]["role"], "system");
+}
+
+TEST(MessagesRequest, AThreadIsRefusedInTheWayThatTheLibraryKnows) {
+  const auto error = ErrorOf([&] { ParseMessages(kHello + R"(, "thread": {"type": "create"})"); });
+  ASSERT_TRUE(error);
+  const ErrorReply reply = InAnthropicShape(MakeErrorReply(*error, "req_1"), "req_1");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_EQ(MessagesJson::parse(reply.body)["error"]["details"],
+            MessagesJson::parse(R"({"error_code": "thread_unsupported_request",
+                                    "unsupported": ["thread"]})"));
+  EXPECT_FALSE(ErrorOf([&] { ParseMessages(kHello + R"(, "thread": null)"); }));
+}
+
 TEST(MessagesRequest, ToolUseAndResultsBecomeCallsAndToolMessages) {
   EXPECT_EQ(HistoryOf(R"(
       {"role": "user", "content": "Weather?"},

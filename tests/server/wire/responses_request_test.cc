@@ -1,4 +1,4 @@
-#include "server/wire/responses_request.h"
+#include "server/wire/responses/responses_request.h"
 
 #include <gtest/gtest.h>
 
@@ -171,7 +171,7 @@ TEST(ResponsesRequest, FaultsOfOtherFieldsNameThem) {
   EXPECT_EQ(FaultOfResponse({{"n", 2}}), "n unsupported_parameter");
   EXPECT_EQ(FaultOfResponse({{"background", true}, {"store", false}}), "background invalid_value");
   EXPECT_EQ(FaultOfResponse({{"truncation", "x"}}), "truncation invalid_value");
-  EXPECT_EQ(FaultOfResponse({{"metadata", {{"a", 1}}}}), "metadata invalid_type");
+  EXPECT_EQ(FaultOfResponse({{"metadata", {{"a", 1}}}}), "metadata.a invalid_type");
   EXPECT_EQ(FaultOfResponse({{"include", {1}}}), "include[0] invalid_type");
   EXPECT_EQ(FaultOfResponse({{"text", {{"format", {{"type", "x"}}}}}}),
             "text.format.type invalid_value");

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "server/wire/responses_tools.h"
+#include "server/wire/responses/responses_tools.h"
 
 namespace tandem::server {
 

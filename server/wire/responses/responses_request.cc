@@ -1,4 +1,4 @@
-#include "server/wire/responses_request.h"
+#include "server/wire/responses/responses_request.h"
 
 #include <algorithm>
 #include <array>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/io/json.h"
+#include "server/wire/metadata.h"
 
 namespace tandem::server {
 namespace {
@@ -39,22 +40,6 @@ void RefuseForeignFields(FieldReader& reader) {
   if (const Json* n = reader.Any("n"); n != nullptr && *n != Json(1)) {
     throw UnsupportedField("n", "n must be 1: a response has one answer");
   }
-}
-
-Json ReadMetadata(FieldReader& reader) {
-  const Json* given = reader.Object("metadata");
-  if (given == nullptr) return Json::object();
-  if (given->size() > 16) {
-    throw BadValue("metadata",
-                   "metadata must have at most 16 pairs, got " + std::to_string(given->size()));
-  }
-  for (const auto& [key, value] : given->items()) {
-    if (!value.is_string()) throw WrongType("metadata", "an object of strings", value);
-    if (key.size() > 64 || value.get_ref<const std::string&>().size() > 512) {
-      throw BadValue("metadata", "metadata keys must have at most 64 bytes, and values 512");
-    }
-  }
-  return *given;
 }
 
 // Translates one request. Each function reads some fields into chat_ and settings_.
@@ -120,7 +105,8 @@ class Translation {
       if (value != nullptr) chat_[name] = *value;  // ParseChatRequest checks it
       settings_[name] = OrNull(value);
     }
-    settings_["metadata"] = ReadMetadata(reader_);
+    settings_["metadata"] = Json::object();
+    for (auto& [key, value] : ParseMetadata(reader_)) settings_["metadata"][key] = value;
     for (const char* name : {"user", "safety_identifier", "prompt_cache_key"}) {
       settings_[name] = OrNull(reader_.Any(name));
       if (!settings_[name].is_string()) settings_[name] = nullptr;

@@ -1,4 +1,4 @@
-#include "server/wire/responses_tools.h"
+#include "server/wire/responses/responses_tools.h"
 
 #include <algorithm>
 #include <array>

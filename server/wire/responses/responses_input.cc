@@ -1,4 +1,4 @@
-#include "server/wire/responses_input.h"
+#include "server/wire/responses/responses_input.h"
 
 #include <algorithm>
 #include <array>

@@ -8,8 +8,8 @@
 
 #include "engine/base/error.h"
 #include "server/wire/generation_fields.h"
-#include "server/wire/responses_input.h"
-#include "server/wire/responses_tools.h"
+#include "server/wire/responses/responses_input.h"
+#include "server/wire/responses/responses_tools.h"
 
 namespace tandem::server {
 
