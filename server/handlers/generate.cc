@@ -165,9 +165,10 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
     requests[i].client = request.client;
     requests[i].prefix_tenant = context.share_prefix_cache ? 0 : request.client;
     requests[i].arrival = request.received;
-    // A batch has a deadline of its own, and its lines wait for interactive requests.
-    if (request.is_batch_line) requests[i].work_class = WorkClass::kBatch;
-    if (!request.is_batch_line && context.request_timeout.count() > 0) {
+    if (request.is_batch_line) {
+      // The batch has its own deadline, and its lines give way to other requests.
+      requests[i].work_class = WorkClass::kBatch;
+    } else if (context.request_timeout.count() > 0) {
       requests[i].deadline = request.received + context.request_timeout;
     }
     if (!request.is_batch_line && context.queue_timeout.count() > 0) {

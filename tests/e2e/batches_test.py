@@ -200,6 +200,9 @@ class Runs(BatchCase):
         batch = self.begin(server, [line(i, body=chat_body(i, max_tokens=100, ignore_eos=True))
                                     for i in range(60)])
         self.wait_for_lines(server, batch, 1)
+        self.wait_until("lines in the class batch", lambda: any(
+            text.startswith("tandem:num_batch_requests_running") and not text.endswith(" 0")
+            for text in server.request("GET", "/metrics")[2].splitlines()))
         for _ in range(3):
             server.post(CHAT, harness.story(max_tokens=4))
             self.assertNotIn(self.get(server, batch)["status"], TERMINAL)
