@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -215,8 +214,7 @@ void BatchRun::StartLine(int64_t line) {
   request.method = "POST";
   request.path = batch_.endpoint;
   request.headers = {{"content-type", "application/json"}};
-  request.body = parsed.body.dump();
-  parsed.body = nullptr;
+  request.body = std::move(parsed.body);
   request.remote = "batch";
   request.received = steady_clock::now();
   request.is_batch_line = true;
