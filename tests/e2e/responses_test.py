@@ -238,7 +238,7 @@ class Create(Server):
         """The only call of a forced answer, the same in a body and in a stream."""
         if self.server.request("GET", "/version")[2]["llguidance"] is None:
             self.skipTest("built without Rust")
-        more = dict({"max_output_tokens": 200}, **more)
+        more = dict({"max_output_tokens": 200, "parallel_tool_calls": False}, **more)
         response = self.create(**more)
         calls = [item for item in response["output"] if "call_id" in item]
         self.assertEqual(len(calls), 1, response)
