@@ -48,6 +48,12 @@ constexpr std::array<std::string_view, 5> kBounds = {"minimum", "maximum", "excl
                                                      "exclusiveMaximum", "multipleOf"};
 constexpr std::array<std::string_view, 10> kFormats = {
     "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"};
+// Days that exist, in leap years too. Seconds stop at 59: few readers accept a leap second.
+constexpr const char* kDay =
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|"
+    "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))|"
+    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)";
+constexpr const char* kTime = "[0-9]{2}:[0-9]{2}:[0-5]";
 constexpr std::array<std::string_view, 4> kSchemaMaps = {"properties", "patternProperties", "$defs",
                                                          "definitions"};
 constexpr std::array<std::string_view, 4> kSchemaLists = {"anyOf", "oneOf", "allOf", "prefixItems"};
@@ -183,7 +189,11 @@ class Rewriter {
     schema.erase("uniqueItems");
     if (const auto format = schema.find("format"); format != schema.end()) {
       const bool is_known = format->is_string() && IsIn(kFormats, format->get<std::string>());
-      if (!is_known) schema.erase("format");
+      if (!is_known) {
+        schema.erase("format");
+      } else if (!schema.contains("pattern")) {
+        NarrowFormat(format->get<std::string>(), schema);
+      }
     }
     // As counts, llguidance reads integers only.
     for (const std::string_view name : kCounts) {
@@ -191,6 +201,13 @@ class Rewriter {
         *count = static_cast<int64_t>(count->get<double>());
       }
     }
+  }
+
+  // The calendar formats of llguidance hold more than their validators accept.
+  static void NarrowFormat(const std::string& format, Json& schema) {
+    if (format == "date") schema["pattern"] = std::string("^") + kDay + "$";
+    if (format == "time") schema["pattern"] = std::string("^") + kTime;
+    if (format == "date-time") schema["pattern"] = std::string("^") + kDay + "." + kTime;
   }
 
   static bool Lists(const Json& type, const char* name) {

@@ -26,6 +26,7 @@ std::optional<ReasoningSplitter::State> ReasoningOf(const HandlerContext& contex
                                                     const EncodedChat& encoded) {
   const bool is_on = context.reasoning_parser == ReasoningParser::kThink ||
                      (context.reasoning_parser == ReasoningParser::kAuto &&
+                      model.loaded().chat_template != nullptr &&
                       model.loaded().chat_template->Mentions(engine::kThinkOpen));
   if (!is_on) return std::nullopt;
   if (!prompt.continue_final_message) {
@@ -87,9 +88,10 @@ std::vector<TokenId> SpecialMarks(const ServedModel& model, engine::AnswerOption
 PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model, ChatRequest chat,
                          const std::string& id_prefix, const std::string& request_id) {
   PrepareTools(context, model, chat.prompt);
-  EncodedChat encoded = EncodeChat(model, chat.prompt);
+  EncodedChat encoded = chat.prompt_ids ? GivenChat(model, std::move(*chat.prompt_ids))
+                                        : EncodeChat(model, chat.prompt);
   std::vector<TokenId> prompt = std::move(encoded.ids);
-  CheckPromptLength(model, prompt.size(), "messages");
+  CheckPromptLength(model, prompt.size(), chat.prompt_ids ? "prompt_token_ids" : "messages");
 
   const engine::SamplingParams sampling =
       MakeSamplingParams(chat.generation, model.loaded().default_sampling);

@@ -219,6 +219,14 @@ std::vector<TrainedChat> EncodeTrainedChat(const ServedModel& model, const ChatP
                                  "repeats all messages before it: send fewer or shorter messages");
 }
 
+EncodedChat GivenChat(const ServedModel& model, std::vector<TokenId> ids) {
+  EncodedChat chat;
+  chat.pieces.push_back({engine::Decode(RequireTokenizer(model), ids, /*skip_special=*/false),
+                         /*from_client=*/false});
+  chat.ids = std::move(ids);
+  return chat;
+}
+
 std::vector<TokenId> EncodeText(const ServedModel& model, std::string_view text,
                                 const PlainPromptOptions& options) {
   RequireTokenizer(model);
@@ -269,7 +277,8 @@ void CheckPromptLength(const ServedModel& model, size_t n_tokens, const std::str
   throw Error(ErrorCode::kInvalidArgument,
               "prompt is too long: this model's maximum context length is " +
                   std::to_string(context) + " tokens, answer included, and " + param +
-                  (param == "messages" ? " have " : " has ") + std::to_string(n_tokens) + " tokens")
+                  (param.ends_with("s") ? " have " : " has ") + std::to_string(n_tokens) +
+                  " tokens")
       .WithParam(param)
       .WithReason("context_length_exceeded");
 }

@@ -25,6 +25,10 @@ struct EncodedChat {
 // usable chat template; the error message names the remedy.
 EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt);
 
+// A chat whose prompt the client has sent as token ids. Throws kFailedPrecondition if the model has
+// no tokenizer.
+EncodedChat GivenChat(const ServedModel& model, std::vector<TokenId> ids);
+
 // One training sample of a chat, made by the trainer's own code.
 struct TrainedChat {
   std::string text;

@@ -146,7 +146,8 @@ void PrepareTools(const HandlerContext& context, const ServedModel& model, ChatP
   }
   prompt.tools.tools = AsFunctions(prompt.tools.tools);
   const engine::LoadedModel& loaded = model.loaded();
-  if (!loaded.chat_template) return;  // EncodeChat refuses the chat
+  // EncodeChat refuses a chat without a template. A prompt of token ids has passed it.
+  if (!loaded.chat_template || prompt.messages == nullptr) return;
   const bool writes_tools =
       ToolFormatOf(context, model) != nullptr && loaded.chat_template->Mentions("tools");
   if (writes_tools) return;

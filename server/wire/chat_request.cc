@@ -76,13 +76,42 @@ void ReadTemplateFields(FieldReader& reader, ChatPrompt& prompt) {
   prompt.template_kwargs = ReadTemplateKwargs(reader);
 }
 
+namespace {
+
+// Reads `messages`, or `prompt_token_ids` in place of them.
+void ReadChatPrompt(FieldReader& reader, const ModelLimits& limits, ChatRequest& request) {
+  const Json* messages = reader.Any("messages");
+  const Json* ids = reader.Array("prompt_token_ids");
+  if (ids == nullptr) {
+    if (messages == nullptr) throw MissingField("messages");
+    request.prompt.messages = ParseMessages(*messages, limits);
+    return;
+  }
+  if (messages != nullptr) {
+    throw BadValue("prompt_token_ids", "prompt_token_ids and messages exclude each other");
+  }
+  if (ids->empty()) throw BadValue("prompt_token_ids", "prompt_token_ids must not be empty");
+  request.prompt_ids = ReadTokenIds(*ids, "prompt_token_ids", limits.vocab_size);
+}
+
+// The chat template reads these, and a prompt of token ids has passed it.
+void RefuseTemplateFields(FieldReader& reader) {
+  for (const char* field : {"add_generation_prompt", "continue_final_message",
+                            "chat_template_kwargs", "reasoning_effort"}) {
+    if (reader.Any(field) == nullptr) continue;
+    throw BadValue(field, std::string(field) +
+                              " changes how messages are written, so it has no meaning with "
+                              "prompt_token_ids: leave it out");
+  }
+}
+
+}  // namespace
+
 ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   FieldReader reader(body);
   reader.Accept({"model"});
   ChatRequest request;
-  const Json* messages = reader.Any("messages");
-  if (messages == nullptr) throw MissingField("messages");
-  request.prompt.messages = ParseMessages(*messages, limits);
+  ReadChatPrompt(reader, limits, request);
 
   const auto max_completion = reader.Int("max_completion_tokens", 1, limits.max_model_len);
   const auto max_tokens = reader.Int("max_tokens", 1, limits.max_model_len);
@@ -99,7 +128,11 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
   request.generation.structured = ReadStructuredOutput(reader);
   request.prompt.tools = ReadToolFields(reader);
   ReadStreamFields(reader, request.generation);
-  ReadTemplateFields(reader, request.prompt);
+  if (request.prompt_ids) {
+    RefuseTemplateFields(reader);
+  } else {
+    ReadTemplateFields(reader, request.prompt);
+  }
   ReadOutputFields(reader, request.generation);
   ReadFieldsWithoutEffect(reader, GenerationRoute::kChat);
   request.ignored = reader.unknown();

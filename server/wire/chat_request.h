@@ -13,7 +13,7 @@ namespace tandem::server {
 
 // The fields that form a chat's prompt, also for /tokenize and /v1/render.
 struct ChatPrompt {
-  // The result of engine::NormalizeMessages.
+  // The result of engine::NormalizeMessages. Null if ChatRequest::prompt_ids is set.
   std::shared_ptr<const nlohmann::ordered_json> messages;
   std::shared_ptr<const nlohmann::ordered_json> template_kwargs;  // null: none
   ToolFields tools;
@@ -24,6 +24,8 @@ struct ChatPrompt {
 // POST /v1/chat/completions, checked.
 struct ChatRequest {
   ChatPrompt prompt;
+  // The prompt itself, in place of messages; never empty. The template is not applied then.
+  std::optional<std::vector<TokenId>> prompt_ids;
   std::optional<int64_t> max_tokens;  // unset: up to the end of the context
   int top_logprobs = -1;              // -1: no logprobs
   GenerationFields generation;

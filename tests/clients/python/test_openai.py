@@ -1,6 +1,8 @@
 """The openai package: plain and asynchronous client, streams, helpers, errors, retries."""
 
 import asyncio
+import io
+import json
 import ssl
 import threading
 import time
@@ -50,6 +52,47 @@ class Models(unittest.TestCase):
             client().models.delete(MODEL)
 
         self.assertEqual(caught.exception.code, "model_protected")
+
+
+class Batches(unittest.TestCase):
+    def upload(self, lines):
+        text = "\n".join(json.dumps(line) for line in lines).encode()
+        return client().files.create(file=("in.jsonl", io.BytesIO(text)), purpose="batch")
+
+    def end_of(self, batch):
+        while batch.status not in ("completed", "failed", "expired", "cancelled"):
+            time.sleep(0.05)
+            batch = client().batches.retrieve(batch.id)
+        return batch
+
+    def test_a_batch_is_created_watched_and_read(self):
+        lines = [{"custom_id": f"r{i}", "method": "POST", "url": "/v1/chat/completions",
+                  "body": {"model": MODEL, "messages": MESSAGES, "max_tokens": 8,
+                           "temperature": 9 if i == 3 else 0}} for i in range(5)]
+        batch = self.end_of(client().batches.create(
+            input_file_id=self.upload(lines).id, endpoint="/v1/chat/completions",
+            completion_window="24h", metadata={"a": "b"},
+            output_expires_after={"anchor": "created_at", "seconds": 3600}))
+
+        self.assertEqual((batch.status, batch.metadata), ("completed", {"a": "b"}))
+        self.assertEqual((batch.request_counts.completed, batch.request_counts.failed), (4, 1))
+        rows = client().files.content(batch.output_file_id).text.splitlines()
+        self.assertEqual([json.loads(row)["custom_id"] for row in rows], ["r0", "r1", "r2", "r4"])
+        bad = json.loads(client().files.content(batch.error_file_id).text)
+        self.assertEqual(bad["response"]["status_code"], 400)
+        self.assertIn(batch.id, [one.id for one in client().batches.list(limit=1)])
+        with self.assertRaises(openai.BadRequestError):
+            client().batches.cancel(batch.id)
+
+    def test_faults_of_the_input_have_types(self):
+        batch = self.end_of(client().batches.create(
+            input_file_id=self.upload([{"custom_id": "a"}]).id, endpoint="/v1/embeddings",
+            completion_window="24h"))
+
+        self.assertEqual(batch.status, "failed")
+        self.assertEqual((batch.errors.data[0].line, batch.errors.data[0].param), (1, "method"))
+        with self.assertRaises(openai.NotFoundError):
+            client().batches.retrieve("batch_none")
 
 
 class Embeddings(unittest.TestCase):

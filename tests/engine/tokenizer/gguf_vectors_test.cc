@@ -292,6 +292,26 @@ TEST(GgufVocabulary, AnEndBehindEveryTextIsTheSuffix) {
   EXPECT_EQ(LoadBytes(writer.Bytes()).suffix, std::vector<TokenId>{1});
 }
 
+TEST(GgufVocabulary, TheTokensOfInfillingAreNamedByTheOldKeysAndTheNew) {
+  for (const bool is_old : {true, false}) {
+    tests::GgufWriter writer = VocabularyOfBytes({"a", "P", "S", "M"}, {1, 3, 3, 3}, {}, "gpt-2");
+    writer.Add(is_old ? "tokenizer.ggml.prefix_token_id" : "tokenizer.ggml.fim_pre_token_id",
+               uint32_t{1});
+    writer.Add(is_old ? "tokenizer.ggml.suffix_token_id" : "tokenizer.ggml.fim_suf_token_id",
+               uint32_t{2});
+    EXPECT_FALSE(LoadBytes(writer.Bytes()).infill) << "one is missing";
+    writer.Add(is_old ? "tokenizer.ggml.middle_token_id" : "tokenizer.ggml.fim_mid_token_id",
+               uint32_t{3});
+
+    const auto infill = LoadBytes(writer.Bytes()).infill;
+
+    ASSERT_TRUE(infill);
+    EXPECT_EQ(infill->prefix, 1);
+    EXPECT_EQ(infill->suffix, 2);
+    EXPECT_EQ(infill->middle, 3);
+  }
+}
+
 // Where each name's patterns cut, before pieces are spelled in bytes.
 TEST(GgufVocabulary, PatternsCutWhereTheProgramsDo) {
   using Pieces = std::vector<std::string>;

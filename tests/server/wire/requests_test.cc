@@ -126,6 +126,49 @@ TEST(CompletionRequest, NamesTheFieldAtFault) {
   for (const BadBody& bad : only_completions) parse(bad);
 }
 
+TEST(ChatRequest, TakesTokenIdsInPlaceOfMessages) {
+  const auto parse = [](const std::string& fields) {
+    return ParseChatRequest(ParseJsonObject("{" + fields + "}"), kLimits);
+  };
+  const ChatRequest request = parse(R"("prompt_token_ids": [0, 999, 7.0], "messages": null)");
+  EXPECT_EQ(request.prompt_ids, (std::vector<TokenId>{0, 999, 7}));
+  EXPECT_EQ(request.prompt.messages, nullptr);
+
+  const BadBody cases[] = {
+      {R"("prompt_token_ids": [])", "prompt_token_ids", "invalid_value"},
+      {R"("prompt_token_ids": "a")", "prompt_token_ids", "invalid_type"},
+      {R"("prompt_token_ids": [1, 1000])", "prompt_token_ids[1]", "invalid_value"},
+      {R"("prompt_token_ids": [1], "messages": [{"role": "user", "content": "hi"}])",
+       "prompt_token_ids", "invalid_value"},
+      {R"("prompt_token_ids": [1], "add_generation_prompt": true)", "add_generation_prompt",
+       "invalid_value"},
+      {R"("prompt_token_ids": [1], "continue_final_message": true)", "continue_final_message",
+       "invalid_value"},
+      {R"("prompt_token_ids": [1], "chat_template_kwargs": {})", "chat_template_kwargs",
+       "invalid_value"},
+      {R"("prompt_token_ids": [1], "reasoning_effort": "low")", "reasoning_effort",
+       "invalid_value"},
+  };
+  for (const BadBody& bad : cases) ExpectRefusal([&] { parse(bad.fields); }, bad);
+}
+
+TEST(CompletionRequest, TakesASuffixForModelsThatFillIn) {
+  ModelLimits limits = kLimits;
+  limits.fills_in = true;
+  const auto parse = [&](const std::string& fields) {
+    return ParseCompletionRequest(ParseJsonObject(R"({"prompt": "", )" + fields + "}"), limits);
+  };
+  EXPECT_EQ(parse(R"("suffix": "end")").suffix, "end");
+  EXPECT_EQ(parse(R"("suffix": "")").suffix, std::nullopt);
+  EXPECT_EQ(parse(R"("suffix": null)").suffix, std::nullopt);
+
+  const BadBody cases[] = {
+      {R"("suffix": "end", "echo": true)", "suffix", "invalid_value"},
+      {R"("suffix": 3)", "suffix", "invalid_type"},
+  };
+  for (const BadBody& bad : cases) ExpectRefusal([&] { parse(bad.fields); }, bad);
+}
+
 TEST(CompletionRequest, ChecksEveryKindOfPrompt) {
   const std::pair<const char*, BadBody> cases[] = {
       {"{}", {"missing", "prompt", "missing_required_parameter"}},
