@@ -430,7 +430,7 @@ class Fields(MessagesCase):
                 (body(tool_choice={"type": "any"}), "tool_choice"),
                 (body(thinking={"type": "maybe"}), "thinking.type")):
             self.refused(server, given, contains)
-        self.refused(server, "{", "JSON")
+        self.refused(server, "{", "the body")
         self.refused(server, "[]", "JSON")
         # A limit above the context is a cap.
         self.assertEqual(ask(server, "POST", MESSAGES, body(max_tokens=32000, stop_sequences=["."]))[0], 200)
