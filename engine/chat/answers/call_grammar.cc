@@ -101,7 +101,9 @@ class Builder {
         out.Part(lark_.Lazy("/" + std::string(kAnyText) + RegexOf(kThinkClose) + "/"));
       }
     }
-    return lark_.Rule(out.str()) + (must_open() ? "?" : "");
+    // Models write line breaks behind a thought. Readers of calls skip them.
+    const std::string layout = options_.is_forced ? " /\\n{1,2}/?" : "";
+    return lark_.Rule(out.str() + layout) + (must_open() ? "?" : "");
   }
 
   std::string OpenThought() {

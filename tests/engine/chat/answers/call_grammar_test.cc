@@ -316,6 +316,41 @@ TEST(CallGrammar, InputsWithALarkGrammarStandUnquotedAtTheEnd) {
   }
 }
 
+TEST(CallGrammar, AStructuredAnswerIsTheValueOrACallBehindAThought) {
+  TANDEM_NEED_LLGUIDANCE();
+  const MarkedVocabulary vocabulary(*FindToolFormat("hermes"), false);
+  CallGrammarOptions options;
+  options.format = FindToolFormat("hermes");
+  options.reasoning = ReasoningSplitter::State::kThinking;
+  options.answer = "%json " + SchemaGrammar({{"const", "yes"}}, "schema").text;
+  options.find_mark = [](std::string_view) { return MarkToken{}; };
+  options.schema = [](const OrderedJson& schema, const std::string& path) {
+    return SchemaGrammar(schema, path).text;
+  };
+  const auto obeys = [&](const std::vector<CallableTool>& tools, std::string_view text) {
+    const auto grammar =
+        vocabulary.compiler->Compile({GrammarSource::Kind::kLark, CallGrammar(tools, options)});
+    return Obeys(*grammar, vocabulary, text);
+  };
+  const std::vector<CallableTool> tools = {
+      {.name = "f", .path = "p", .parameters = nullptr, .input_grammar = {}}};
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
+
+  EXPECT_TRUE(obeys({}, "so</think>\"yes\""));
+  EXPECT_FALSE(obeys({}, "so"));
+  EXPECT_FALSE(obeys({}, "so</think>" + call));
+  EXPECT_TRUE(obeys(tools, "so</think>\"yes\""));
+  EXPECT_TRUE(obeys(tools, "so</think>" + call));
+  EXPECT_FALSE(obeys(tools, "so</think>text"));
+
+  options.reasoning = ReasoningSplitter::State::kUndecided;
+  EXPECT_TRUE(obeys({}, "\"yes\""));
+  EXPECT_TRUE(obeys({}, " <think>so</think>\"yes\""));
+  options.reasoning = std::nullopt;
+  EXPECT_TRUE(obeys({}, "\"yes\""));
+  EXPECT_FALSE(obeys({}, "<think>so</think>\"yes\""));
+}
+
 TEST(CallGrammar, DefinitionsThatEveryParameterRepeatsAreBounded) {
   OrderedJson schema = {{"type", "object"}, {"properties", OrderedJson::object()}};
   for (int i = 0; i < 1000; ++i) {
