@@ -60,7 +60,7 @@ class Objects(unittest.TestCase):
     @forced
     def test_partial_objects_arrive_while_the_stream_runs(self):
         sdk = client(instructor.Mode.TOOLS)
-        parts = list(sdk.chat.completions.create_partial(**asked("person-call")))
+        parts = list(sdk.chat.completions.create_partial(**asked("person-partial")))
 
         self.assertGreater(len(parts), 2)
         self.assertEqual(parts[-1].model_dump(), ADA.model_dump())

@@ -16,8 +16,11 @@ from openai.types import CreateEmbeddingResponse
 from support import KEY, MODEL, URL, Person, WEATHER_PARAMETERS
 
 SCHEMA = Person.model_json_schema()
-# The program's own members, by class.
-EXTENSIONS = {"Choice": {"stop_reason"}, "ChatCompletionMessage": {"reasoning_content"}}
+# The program's own members, by class. OpenAI sends those of Response without documenting them.
+EXTENSIONS = {"Choice": {"stop_reason"}, "ChatCompletionMessage": {"reasoning_content"},
+              # In deltas. The type of the whole text has them.
+              "Logprob": {"bytes"}, "LogprobTopLogprob": {"bytes"},
+              "Response": {"store", "presence_penalty", "frequency_penalty"}}
 # Required by the document and nullable, which the types cannot tell from optional.
 RESPONSE_MEMBERS = {
     "id", "object", "created_at", "completed_at", "status", "error", "incomplete_details",
