@@ -4,6 +4,7 @@ A reply must have all required members, no other types, and no members that the 
 The types come from the official API documents. The arguments name the classes to run.
 """
 
+import functools
 import json
 import unittest
 import urllib.request
@@ -27,6 +28,11 @@ RESPONSE_MEMBERS = {
     "instructions", "model", "output", "parallel_tool_calls", "previous_response_id", "reasoning",
     "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation",
     "max_output_tokens", "metadata", "background", "usage"}
+
+
+@functools.cache
+def adapter(kind):
+    return pydantic.TypeAdapter(kind)
 
 
 def unknown(value, path="$"):
@@ -63,7 +69,7 @@ def post(path, body):
 
 class Types(unittest.TestCase):
     def check(self, kind, value):
-        parsed = pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        parsed = adapter(kind).validate_json(json.dumps(value), strict=True)
         self.assertEqual(unknown(parsed), [])
         return parsed
 
