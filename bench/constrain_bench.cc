@@ -95,7 +95,7 @@ struct Run {
 };
 
 // The events of one request.
-struct Stream {
+struct DecodeStream {
   std::vector<Clock::time_point> arrivals;  // of texts
   engine::RequestFinished finished;
   int64_t tokens = 0;
@@ -131,7 +131,7 @@ class ConstrainBench {
   Run Generate(int64_t n_streams, int64_t tokens, bool is_constrained) {
     const Clock::time_point from = Clock::now();
     const auto grammar = is_constrained ? Compile(EndlessSchema()) : nullptr;
-    std::vector<std::shared_ptr<Stream>> streams;
+    std::vector<std::shared_ptr<DecodeStream>> streams;
     std::vector<engine::GenerationRequest> requests;
     std::vector<engine::EventSink> sinks;
     for (int64_t i = 0; i < n_streams; ++i) {
@@ -147,14 +147,14 @@ class ConstrainBench {
       request.continues_text = is_constrained;
       engine_->Check(request);
       requests.push_back(std::move(request));
-      streams.push_back(std::make_shared<Stream>());
+      streams.push_back(std::make_shared<DecodeStream>());
       sinks.emplace_back([stream = streams.back()](RequestId, engine::GenerationEvent event) {
         stream->Take(std::move(event));
       });
     }
     engine_->SubmitAll(std::move(requests), std::move(sinks));
     Run run;
-    for (const std::shared_ptr<Stream>& stream : streams) {
+    for (const std::shared_ptr<DecodeStream>& stream : streams) {
       stream->ended.get_future().wait();
       const engine::RequestFinished& end = stream->finished;
       if (end.outcome != engine::RequestFinished::Outcome::kCompleted || stream->tokens != tokens) {

@@ -32,8 +32,16 @@ void App::StartBatches() {
     return AuthorizeBatch(batch, request);
   };
   options.on_line = [this](const Request& request) { key_usage_.CountRequest(request.client); };
+  options.failure = [policy = MakePolicy().failure, path = std::string("/v1/batches")](
+                        const Error& error, const std::string& request_id) {
+    Request request;  // for the log
+    request.id = request_id;
+    request.method = "POST";
+    request.path = path;
+    return policy(error, request);
+  };
   batches_ = std::make_unique<Batches>(std::move(options), *batch_store_, *files_, *batch_router_,
-                                       std::make_shared<const HttpPolicy>(MakePolicy()));
+                                       detached_);
   context_.batches = batches_.get();
 }
 

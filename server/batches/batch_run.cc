@@ -9,6 +9,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/disk_full.h"
 #include "engine/base/log.h"
+#include "engine/base/out_of_memory.h"
 #include "server/batches/batch_answer.h"
 #include "server/http/standard_headers.h"
 
@@ -171,14 +172,12 @@ void BatchRun::Decide(BatchStatus outcome) {
 void BatchRun::RunLines() {
   StartLines();
   WaitForNews();
-  bool has_results = false;
-  for (const int64_t line : mailbox_->TakeAll()) {
-    if (!in_flight_.contains(line)) continue;
-    const int64_t before = results_.counts().completed + results_.counts().failed;
-    TakeAnswer(line);
-    has_results |= results_.counts().completed + results_.counts().failed > before;
+  const int64_t before = results_.counts().completed + results_.counts().failed;
+  for (const BatchNews& news : mailbox_->TakeAll()) {
+    if (news.answer && in_flight_.contains(news.line)) TakeAnswer(news.line, *news.answer);
   }
-  if (!has_results) return;
+  TakeGivenUp();
+  if (results_.counts().completed + results_.counts().failed == before) return;
   UntilDiskWorks(environment_, batch_.id, [&] { results_.Sync(); });
   environment_.store.SetProgress(batch_.id, results_.counts(), results_.usage());
 }
@@ -235,26 +234,48 @@ void BatchRun::StartLine(int64_t line) {
                                          "this server has no " + batch_.endpoint)});
   }
   environment_.on_line(request);
-  started.exchange =
-      std::make_unique<LocalExchange>(environment_.policy, *match.route, std::move(request),
-                                      [mailbox = mailbox_, line] { mailbox->Post(line); });
-  mailbox_->Post(line);  // an answer may be complete already
+  Call(*match.route, std::move(request), line);
 }
 
-void BatchRun::TakeAnswer(int64_t line) {
-  InFlight& of = in_flight_.at(line);
-  const std::optional<Response> answer = of.exchange->Advance();
-  if (!answer) return;
-  if (IsTemporaryRefusal(*answer)) {
-    not_before_ = steady_clock::now() + PauseOf(*answer);
+void BatchRun::Call(const Route& route, Request request, int64_t line) {
+  const std::string request_id = request.id;
+  const DetachedRequests::Detached detached =
+      environment_.detached.Open(request_id, [mailbox = mailbox_, line](Response answer) {
+        mailbox->Post({line, std::move(answer)});
+      });
+  InFlight& started = in_flight_.at(line);
+  started.request_id = request_id;
+  started.channel = detached.channel;
+  const auto error = Attempt([&] { route.handler(std::move(request), detached.writer); });
+  if (!error) return;
+  const bool is_answered =
+      HasMemoryFor([&] { detached.writer.Send(environment_.failure(*error, request_id)); });
+  if (!is_answered) detached.writer.GiveUp();
+}
+
+void BatchRun::TakeAnswer(int64_t line, const Response& answer) {
+  const InFlight& of = in_flight_.at(line);
+  if (IsTemporaryRefusal(answer)) {
+    not_before_ = steady_clock::now() + PauseOf(answer);
     Stop(line);
     retries_.push_back(line);
     return;
   }
   KeepResult({.line = line,
-              .is_error = answer->status < 200 || answer->status >= 300,
-              .usage = UsageOf(answer->body),
-              .json = AnswerLine(of.custom_id, of.exchange->request_id(), *answer)});
+              .is_error = answer.status < 200 || answer.status >= 300,
+              .usage = UsageOf(answer.body),
+              .json = AnswerLine(of.custom_id, of.request_id, answer)});
+}
+
+void BatchRun::TakeGivenUp() {
+  std::vector<int64_t> lines;
+  for (const auto& [line, of] : in_flight_) {
+    if (of.channel && of.channel->disconnected()) lines.push_back(line);
+  }
+  for (const int64_t line : lines) {
+    const Error error(ErrorCode::kUnavailable, "the server was out of memory");
+    TakeAnswer(line, environment_.failure(error, in_flight_.at(line).request_id));
+  }
 }
 
 void BatchRun::KeepResult(BatchResults::Result result) {
@@ -262,8 +283,10 @@ void BatchRun::KeepResult(BatchResults::Result result) {
   Stop(result.line);
 }
 
+// Cancels what still runs of the line.
 void BatchRun::Stop(int64_t line) {
-  in_flight_.erase(line);
+  const auto of = in_flight_.extract(line);
+  if (of.mapped().channel) of.mapped().channel->Disconnect();
   environment_.slots.Release();
 }
 

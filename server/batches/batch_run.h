@@ -20,8 +20,7 @@
 #include "server/batches/batch_slots.h"
 #include "server/batches/batch_store.h"
 #include "server/files/file_store.h"
-#include "server/http/http_server.h"
-#include "server/http/local_exchange.h"
+#include "server/http/detached_requests.h"
 #include "server/http/router.h"
 
 namespace tandem::server {
@@ -32,7 +31,8 @@ struct BatchEnvironment {
   FileStore& files;
   BatchSlots& slots;
   const Router& router;
-  std::shared_ptr<const HttpPolicy> policy;
+  DetachedRequests& detached;
+  DetachedRequests::Failure failure;  // the answer to an exception of a handler
   // Gives the request the rights of the key that made the batch. False if that key is no longer
   // valid.
   std::function<bool(const Batch& batch, Request& request)> authorize;
@@ -44,9 +44,12 @@ struct BatchEnvironment {
   const std::atomic<bool>& is_stopping;
 };
 
-// Wakes a running batch: the number of a line, from 0, or kLookAgain.
-using BatchMailbox = Mailbox<int64_t>;
-inline constexpr int64_t kLookAgain = -1;
+// The answer to a line, from 0. Without one, only wakes the batch.
+struct BatchNews {
+  int64_t line = -1;
+  std::optional<Response> answer = {};
+};
+using BatchMailbox = Mailbox<BatchNews>;
 
 // Repeats `action` while the disk refuses it, until it works. A full disk pauses a batch: nothing
 // is lost. Throws kCancelled once the server stops; other errors pass.
@@ -70,7 +73,8 @@ class BatchRun {
  private:
   struct InFlight {
     std::string custom_id;
-    std::unique_ptr<LocalExchange> exchange;
+    std::string request_id;
+    std::shared_ptr<ResponseChannel> channel;  // null until the handler is called
   };
 
   void ThrowIfStopping() const;
@@ -80,7 +84,10 @@ class BatchRun {
   void RunLines();
   void StartLines();
   void StartLine(int64_t line);
-  void TakeAnswer(int64_t line);
+  void Call(const Route& route, Request request, int64_t line);
+  void TakeAnswer(int64_t line, const Response& answer);
+  // Answers lines whose answer was given up, for lack of memory.
+  void TakeGivenUp();
   void KeepResult(BatchResults::Result result);
   void Stop(int64_t line);
   void WaitForNews();

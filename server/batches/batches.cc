@@ -38,7 +38,7 @@ std::filesystem::path MakeDir(const std::filesystem::path& data_dir) {
 }  // namespace
 
 Batches::Batches(Options options, BatchStore& store, FileStore& files, const Router& router,
-                 std::shared_ptr<const HttpPolicy> policy)
+                 DetachedRequests& detached)
     : options_(std::move(options)),
       store_(store),
       slots_(options_.max_in_flight),
@@ -46,7 +46,8 @@ Batches::Batches(Options options, BatchStore& store, FileStore& files, const Rou
                    .files = files,
                    .slots = slots_,
                    .router = router,
-                   .policy = std::move(policy),
+                   .detached = detached,
+                   .failure = options_.failure,
                    .authorize = options_.authorize,
                    .on_line = options_.on_line,
                    .large_lines = large_lines_,
@@ -78,7 +79,7 @@ void Batches::Stop() {
   is_stopping_ = true;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [id, mailbox] : claimed_) mailbox->Post(kLookAgain);
+    for (const auto& [id, mailbox] : claimed_) mailbox->Post({});
   }
   check_pool_.Stop();
   run_pool_.Stop();
@@ -130,7 +131,7 @@ Batch Batches::Cancel(const std::string& id) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = claimed_.find(id); found != claimed_.end()) {
-      found->second->Post(kLookAgain);
+      found->second->Post({});
     }
   }
   Post(batch, Pool::kCheck);

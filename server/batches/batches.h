@@ -29,11 +29,12 @@ class Batches {
     // As in BatchEnvironment.
     std::function<bool(const Batch& batch, Request& request)> authorize;
     std::function<void(const Request& request)> on_line;
+    DetachedRequests::Failure failure;
     std::function<int64_t()> now = {};  // seconds since 1970; empty: the system's clock
   };
-  // `store`, `files` and `router` must outlive it. Resumes unfinished batches. Throws kIo.
+  // All references must outlive it. Resumes unfinished batches. Throws kIo.
   Batches(Options options, BatchStore& store, FileStore& files, const Router& router,
-          std::shared_ptr<const HttpPolicy> policy);
+          DetachedRequests& detached);
   ~Batches();
   Batches(const Batches&) = delete;
   Batches& operator=(const Batches&) = delete;

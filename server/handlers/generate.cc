@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 
 #include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
@@ -167,8 +166,8 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
     requests[i].prefix_tenant = context.share_prefix_cache ? 0 : request.client;
     requests[i].arrival = request.received;
     if (request.is_batch_line) {
-      // The batch has its own deadline, and its lines wait behind other requests.
-      requests[i].priority = std::numeric_limits<int>::max();
+      // The batch has its own deadline, and its lines give way to other requests.
+      requests[i].work_class = WorkClass::kBatch;
     } else if (context.request_timeout.count() > 0) {
       requests[i].deadline = request.received + context.request_timeout;
     }

@@ -37,7 +37,7 @@ std::string ReadType(FieldReader& reader, const std::string& path,
     if (!names.empty()) names += ", ";
     names += name;
   }
-  const std::string at = path.empty() ? "type" : path + ".type";
+  const std::string at = path + ".type";
   throw BadValue(at, at + " must be one of " + names + ", got " + ShortForm(Json(type)));
 }
 

@@ -40,8 +40,10 @@ class AnswerInput {
   enum class Match { kYes, kNo, kMore };  // kMore: the text is a proper prefix of the mark
   Match Begins(std::string_view mark) const;
 
- private:
+  // Whether only a control token counts as this mark.
   bool IsToken(std::string_view mark) const;
+
+ private:
   bool EndsToken(size_t end) const;  // an offset in text()
 
   const std::vector<std::string> token_marks_;

@@ -323,7 +323,12 @@ class Builder {
       out.Part(lark_.Terminal(TextWithout(raw_marks_)) + "?");
       AddNextMessage(out);
     } else {
-      out.Part(lark_.Lazy("/" + std::string(kAnyText) + RegexOf(kHarmonyEnd) + "/"));
+      const std::string any(kAnyText);
+      std::string body = "/" + any + RegexOf(kHarmonyEnd) + "/";
+      for (const std::string_view mark : {kHarmonyStart, kHarmonyCall, kHarmonyReturn}) {
+        body += " & ~/" + any + RegexOf(mark) + any + "/";
+      }
+      out.Part(lark_.Lazy(lark_.Terminal(body)));
       AddMark(kHarmonyStart, out);
       out.Text("assistant");
     }

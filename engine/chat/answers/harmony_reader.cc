@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 namespace tandem::engine {
 namespace {
@@ -94,13 +95,9 @@ void HarmonyReader::BeginBody(std::string_view header, const AnswerWriter& write
 }
 
 bool HarmonyReader::ReadBody(AnswerInput& input, AnswerWriter& writer) {
+  if (kind_ == Kind::kCall) return ReadCall(input, writer);
   const AnswerInput::Found found = input.Find(kBodyEnds);
-  if (kind_ == Kind::kCall) {
-    ReadCall(input, found.at, writer);
-    if (found.mark.empty()) return false;
-    // Arguments without an end: the message ended within them.
-    if (writer.is_in_call()) writer.Drop(input.taken());
-  } else if (found.at > 0) {
+  if (found.at > 0) {
     const std::string_view text = input.Take(found.at);
     kind_ == Kind::kReasoning ? writer.Reasoning(text) : writer.Text(text);
   }
@@ -114,19 +111,25 @@ bool HarmonyReader::ReadBody(AnswerInput& input, AnswerWriter& writer) {
   return true;
 }
 
-// Text that is not the arguments of a call becomes text, with the header before it.
-void HarmonyReader::ReadCall(AnswerInput& input, size_t n, AnswerWriter& writer) {
-  const size_t before = input.text().size();
-  const CallBody::Status status = call_->Read(input, n, writer);
-  const size_t n_rest = n - (before - input.text().size());
-  if (status == CallBody::Status::kMore) return;
-  if (status == CallBody::Status::kBad) {
-    writer.is_in_call() ? writer.Drop(input.taken()) : writer.Text(input.taken());
+// Only control tokens end arguments early, because their strings may spell marks. Text that is not
+// the arguments of a call becomes text, with the header before it.
+bool HarmonyReader::ReadCall(AnswerInput& input, AnswerWriter& writer) {
+  std::vector<std::string_view> ends;
+  for (const std::string_view mark : kBodyEnds) {
+    if (input.IsToken(mark)) ends.push_back(mark);
+  }
+  const AnswerInput::Found found = input.Find(ends);
+  const CallBody::Status status = call_->Read(input, found.at, writer);
+  const bool is_unfinished = status == CallBody::Status::kMore;
+  if (is_unfinished && found.mark.empty()) return false;
+  if (status != CallBody::Status::kDone && writer.is_in_call()) {
+    writer.Drop(input.taken());
+  } else if (status == CallBody::Status::kBad) {
+    writer.Text(input.taken());
   }
   input.Forget();
   kind_ = Kind::kText;
-  writer.Text(input.Take(n_rest));
-  input.Forget();
+  return true;
 }
 
 void HarmonyReader::Finish(AnswerInput& input, AnswerWriter& writer, bool was_cut) {

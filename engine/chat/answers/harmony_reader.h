@@ -29,7 +29,7 @@ class HarmonyReader : public AnswerReader {
   bool ReadHeader(AnswerInput& input, AnswerWriter& writer);
   bool ReadBody(AnswerInput& input, AnswerWriter& writer);
   void BeginBody(std::string_view header, const AnswerWriter& writer);
-  void ReadCall(AnswerInput& input, size_t n, AnswerWriter& writer);
+  bool ReadCall(AnswerInput& input, AnswerWriter& writer);
 
   State state_ = State::kBeginning;
   Kind kind_ = Kind::kText;

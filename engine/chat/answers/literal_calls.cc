@@ -143,7 +143,7 @@ class LiteralReader {
     static constexpr std::pair<std::string_view, std::string_view> kPython[] = {
         {"True", "true"}, {"False", "false"}, {"None", "null"}};
     for (const auto& [python, constant] : kPython) {
-      if (word != (syntax_.is_python ? python : constant)) continue;
+      if (word != constant && !(syntax_.is_python && word == python)) continue;
       json += constant;
       return true;
     }
@@ -184,7 +184,7 @@ class LiteralReader {
     if (text_.empty()) return false;
     const char byte = text_.front();
     text_.remove_prefix(1);
-    static constexpr std::string_view kLetters = "ntr\\'\"/", kBytes = "\n\t\r\\'\"/";
+    static constexpr std::string_view kLetters = "bfntr\\'\"/", kBytes = "\b\f\n\t\r\\'\"/";
     if (const size_t i = kLetters.find(byte); i != std::string_view::npos) {
       out.push_back(kBytes[i]);
       return true;
@@ -244,7 +244,7 @@ std::optional<size_t> LiteralEnd::Find(std::string_view text) {
       if (byte == '\\' && quote_ != kMarkedText) {
         if (rest.size() < 2) return std::nullopt;
         ++at_;
-      } else if (byte == quote_) {
+      } else if (byte == quote_ && quote_ != kMarkedText) {
         quote_ = 0;
       }
     } else if (byte == '"' || (byte == '\'' && mark.empty())) {

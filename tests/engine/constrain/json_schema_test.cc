@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -175,8 +174,6 @@ TEST(JsonSchema, RandomCompleteTextsAreValidAndHaveNoLineBreak) {
       ++n_complete;
       SCOPED_TRACE(*text);
       ASSERT_EQ(text->find('\n'), std::string::npos);
-      // JSON allows numbers that no double holds.
-      if (std::regex_search(*text, std::regex("[eE][+-]?[0-9]{3}|[0-9]{300}"))) continue;
       const Json value = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
       ASSERT_FALSE(value.is_discarded());
       ASSERT_TRUE(checked.is_valid(value));

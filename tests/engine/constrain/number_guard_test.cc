@@ -135,6 +135,23 @@ TEST(NumberGuard, IntegersWithoutBoundsHaveAtMost19Digits) {
   }
 }
 
+TEST(NumberGuard, NumbersAreFiniteAsDoubles) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary = DigitVocabulary();
+  for (const char* schema : {R"({"type": "array", "items": {"type": "number"}})", "{}"}) {
+    const auto grammar = vocabulary.compiler->Compile(SchemaGrammar(Json::parse(schema), "s"));
+    std::mt19937 random(3);
+    int n_exponents = 0;
+    for (int i = 0; i < 100; ++i) {
+      const auto text = DigitsWherePossible(vocabulary, *grammar, random);
+      if (!text) continue;
+      n_exponents += text->find("e") != std::string::npos;
+      EXPECT_TRUE(Json::accept(*text)) << *text;  // refuses a number that is too large for a double
+    }
+    EXPECT_GT(n_exponents, 10);
+  }
+}
+
 TEST(NumberGuard, DigitsInStringsAndNumbersOfTheSchemaAreNotBounded) {
   TANDEM_NEED_LLGUIDANCE();
   const std::string digits(50, '7');

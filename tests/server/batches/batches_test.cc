@@ -36,21 +36,15 @@ class BatchesTest : public testing::Test {
     files_ = std::make_unique<FileStore>(FileStore::Options{
         .data_dir = dir_.path(),
         .is_in_use = [this](const std::string& id) { return store_->UsesFile(id); }});
-    auto policy = std::make_shared<HttpPolicy>();
-    policy->refusal = [](int status, std::string_view code, std::string_view) {
-      return Response{status, "{}", "application/json", {}, std::string(code)};
-    };
-    policy->failure = [](const Error& error, const Request&) {
-      return Response{500, TestJson{{"error", error.what()}}.dump(), "application/json", {}};
-    };
     Batches::Options options;
     options.data_dir = dir_.path();
     options.max_in_flight = 3;
     options.max_line_bytes = 1 << 20;
     options.authorize = [this](const Batch&, Request&) -> bool { return is_key_valid_; };
     options.on_line = [this](const Request&) { ++n_started_; };
+    options.failure = Failure;
     options.now = [this]() -> int64_t { return now_; };
-    batches_ = std::make_unique<Batches>(std::move(options), *store_, *files_, router_, policy);
+    batches_ = std::make_unique<Batches>(std::move(options), *store_, *files_, router_, detached_);
   }
   void Close() {
     if (batches_) batches_->Stop();
@@ -61,6 +55,9 @@ class BatchesTest : public testing::Test {
     held_.clear();
   }
 
+  static Response Failure(const Error& error, const std::string&) {
+    return Response{500, TestJson{{"error", error.what()}}.dump(), "application/json", {}};
+  }
   // The route of the lines: answers at once, or keeps the writer.
   void Answer(Request request, const ResponseWriter& writer) {
     const std::string prompt = TestJson::parse(request.body).value("prompt", "");
@@ -157,6 +154,7 @@ class BatchesTest : public testing::Test {
                               .handler = [this](Request request, ResponseWriter writer) {
                                 Answer(std::move(request), writer);
                               }}}};
+  DetachedRequests detached_{Failure};
   std::unique_ptr<BatchStore> store_;
   std::unique_ptr<FileStore> files_;
   std::unique_ptr<Batches> batches_;

@@ -123,6 +123,22 @@ TEST(ApiKeys, NewKeysReplaceTheOldOnesAndLeaveTheAdministratorIn) {
   EXPECT_EQ(Verdict(keys, With("Bearer root"), Access::kApiKey), "ok");
 }
 
+TEST(ApiKeys, TheScopesOfAClientEndWithItsKey) {
+  ApiKeys keys({"a"}, "root");
+  const uint64_t a = DigestOfKey("a")[0], b = DigestOfKey("b")[0];
+  keys.SetManagedKeys({{DigestOfKey("b"), {Scope::kInfer, Scope::kAdmin}, std::nullopt}}, true);
+
+  EXPECT_EQ(keys.ScopesOfClient(a), (Scopes{Scope::kInfer, Scope::kTrain}));
+  EXPECT_EQ(keys.ScopesOfClient(b), (Scopes{Scope::kInfer, Scope::kAdmin}));
+  EXPECT_TRUE(keys.ScopesOfClient(0).empty());
+  EXPECT_TRUE(keys.ScopesOfClient(DigestOfKey("root")[0]).empty());
+
+  keys.SetManagedKeys({{DigestOfKey("b"), {Scope::kInfer}, 1}}, true);
+  keys.SetApiKeys({});
+  EXPECT_TRUE(keys.ScopesOfClient(a).empty()) << "removed";
+  EXPECT_TRUE(keys.ScopesOfClient(b).empty()) << "expired";
+}
+
 TEST(ApiKeys, AManagedKeyOpensTheRoutesOfItsScopesAndNoOthers) {
   struct Row {
     Scopes scopes;

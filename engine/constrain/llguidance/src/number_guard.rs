@@ -1,10 +1,12 @@
-//! Bounds the length of JSON numbers: an aimless model would add digits until its token limit.
+//! Bounds the length of JSON numbers: an aimless model would add digits until its token limit. Bounds
+//! their exponents too: readers of doubles refuse 1e999.
 //!
 //! The guard only narrows masks, and never to none: it removes tokens that lengthen a number while
 //! others remain. Text that a schema requires is therefore still possible, however long.
 
 /// From here on a number ends as soon as it can. An exponent adds at most two more characters.
 const MAX_RUN: usize = 30;
+const MAX_EXPONENT_DIGITS: usize = 2;
 
 fn is_of_number(byte: u8) -> bool {
     byte.is_ascii_digit() || matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E')
@@ -14,8 +16,8 @@ fn is_allowed(mask: &[u32], token: u32) -> bool {
     mask[token as usize / 32] >> (token % 32) & 1 != 0
 }
 
-/// Length of the beginning of a token that may lie within a number.
-fn leading_run(word: &[u8]) -> usize {
+/// The beginning of a token that may lie within a number.
+fn leading_run(word: &[u8]) -> &[u8] {
     let n = word.iter().take_while(|&&b| is_of_number(b)).count();
     let is_odd = |pair: &[u8]| {
         let is_exponent = matches!(pair, [b'e' | b'E', b'-' | b'+']);
@@ -23,16 +25,16 @@ fn leading_run(word: &[u8]) -> usize {
     };
     // No number has such pairs, as in a row of dashes.
     if word[..n].windows(2).any(is_odd) {
-        return 0;
+        return &[];
     }
-    n
+    &word[..n]
 }
 
 /// The runs of number characters in the tokens of a vocabulary.
 pub struct NumberTokens {
-    leading: Vec<(u32, usize)>, // tokens that may lengthen a number, and by how much
-    longest: usize,             // the most of them
-    too_long: Vec<u32>,         // tokens with a run beyond the bound
+    leading: Vec<(u32, Box<[u8]>)>, // tokens that may lengthen a number, and their part in it
+    longest: usize,                 // the length of the longest part
+    too_long: Vec<u32>,             // tokens with a run beyond the bounds
 }
 
 impl NumberTokens {
@@ -44,17 +46,17 @@ impl NumberTokens {
         };
         for (token, word) in words.iter().enumerate() {
             let token = token as u32;
-            let n = leading_run(word);
+            let part = leading_run(word);
             let mut place = Place::default();
-            let is_long = |&b: &u8| {
+            let exceeds = |&b: &u8| {
                 place = place.after(&[b]);
-                place.run > MAX_RUN
+                !place.is_within_bounds()
             };
-            if n > MAX_RUN || word[n..].iter().any(is_long) {
+            if word.iter().any(exceeds) {
                 out.too_long.push(token);
-            } else if n > 0 {
-                out.leading.push((token, n));
-                out.longest = out.longest.max(n);
+            } else if !part.is_empty() {
+                out.longest = out.longest.max(part.len());
+                out.leading.push((token, part.into()));
             }
         }
         out
@@ -67,27 +69,29 @@ impl NumberTokens {
             return true;
         }
         let has_long = self.too_long.iter().any(|&token| is_allowed(mask, token));
-        if place.run + self.longest <= MAX_RUN && !has_long {
+        let is_short = place.run + self.longest <= MAX_RUN && place.exponent.is_none();
+        if is_short && !has_long {
             return true;
         }
         let given = mask.to_vec();
         let mut remove = |token: u32| mask[token as usize / 32] &= !(1 << (token % 32));
-        let most = MAX_RUN.saturating_sub(place.run);
-        for &(token, _) in self.leading.iter().filter(|&&(_, n)| n > most) {
-            remove(token);
+        for (token, part) in &self.leading {
+            if place.is_full() || !place.after(part).is_within_bounds() {
+                remove(*token);
+            }
         }
         self.too_long.iter().for_each(|&token| remove(token));
         if mask.iter().any(|&word| word != 0) {
             return true;
         }
-        if place.run >= MAX_RUN {
+        if place.is_full() {
             if is_complete {
                 return false;
             }
             // The number cannot end yet: one character at a time.
-            for &(token, _) in self.leading.iter().filter(|&&(_, n)| n == 1) {
-                if is_allowed(&given, token) {
-                    mask[token as usize / 32] |= 1 << (token % 32);
+            for (token, _) in self.leading.iter().filter(|(_, part)| part.len() == 1) {
+                if is_allowed(&given, *token) {
+                    mask[*token as usize / 32] |= 1 << (token % 32);
                 }
             }
         }
@@ -103,7 +107,8 @@ impl NumberTokens {
 pub struct Place {
     in_string: bool,
     is_escaped: bool,
-    run: usize, // number characters at the end, outside strings
+    run: usize,              // number characters at the end, outside strings
+    exponent: Option<usize>, // digits at the end, behind the e of that run
 }
 
 impl Place {
@@ -112,11 +117,29 @@ impl Place {
             if self.in_string {
                 self.in_string = self.is_escaped || byte != b'"';
                 self.is_escaped = !self.is_escaped && byte == b'\\';
-            } else {
-                self.in_string = byte == b'"';
-                self.run = if is_of_number(byte) { self.run + 1 } else { 0 };
+                continue;
+            }
+            self.in_string = byte == b'"';
+            if !is_of_number(byte) {
+                self.run = 0;
+                self.exponent = None;
+                continue;
+            }
+            self.run += 1;
+            if matches!(byte, b'e' | b'E') {
+                self.exponent = Some(0);
+            } else if byte.is_ascii_digit() {
+                self.exponent = self.exponent.map(|n| n + 1);
             }
         }
         self
+    }
+
+    fn is_within_bounds(&self) -> bool {
+        self.run <= MAX_RUN && self.exponent.unwrap_or(0) <= MAX_EXPONENT_DIGITS
+    }
+
+    fn is_full(&self) -> bool {
+        self.run >= MAX_RUN || self.exponent.unwrap_or(0) >= MAX_EXPONENT_DIGITS
     }
 }

@@ -158,7 +158,7 @@ class Walks {
     ends_.clear();
     GrammarMatcher matcher = grammar_->NewMatcher();
     std::vector<uint32_t> mask(MaskWords(vocabulary_.size()));
-    std::string goal = random() % 2 == 0 ? std::string(setting_.format->opening) : "";
+    std::string goal = random() % 2 == 0 ? Beginning() : "";
     for (int i = 0; i < 900; ++i) {
       if (!matcher.Mask(mask)) return true;
       std::vector<TokenId> allowed;
@@ -175,8 +175,12 @@ class Walks {
         IsAllowed(mask, wanted) ? void(token = wanted) : goal.clear();
       } else if (i > 40 && IsAllowed(mask, vocabulary_.end())) {
         token = vocabulary_.end();
-      } else if (const TokenId last = allowed.back(); last > 255 && random() % 4 == 0) {
-        token = last;
+      } else if (random() % 4 == 0) {
+        std::vector<TokenId> marks;
+        for (const TokenId id : allowed) {
+          if (id > 255 && id != vocabulary_.end()) marks.push_back(id);
+        }
+        if (!marks.empty()) token = marks[random() % marks.size()];
       }
       const bool is_complete = matcher.Commit(token);
       if (token == vocabulary_.end()) return true;
@@ -231,6 +235,12 @@ class Walks {
   int n_calls = 0;
 
  private:
+  // The letters with which a call begins.
+  std::string Beginning() const {
+    if (!setting_.format->only_at_beginning) return std::string(setting_.format->opening);
+    return setting_.format->style == CallStyle::kPythonic ? "[f(" : "{\"name\": \"f\"";
+  }
+
   const Setting setting_;
   MarkedVocabulary vocabulary_;
   OrderedJson tools_;
