@@ -6,10 +6,12 @@ The types come from the official API documents. The arguments name the classes t
 
 import functools
 import json
+import time
 import unittest
 import urllib.request
 
 import anthropic.types
+import openai
 import openai.types.chat
 import openai.types.responses
 import pydantic
@@ -28,6 +30,15 @@ RESPONSE_MEMBERS = {
     "instructions", "model", "output", "parallel_tool_calls", "previous_response_id", "reasoning",
     "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation",
     "max_output_tokens", "metadata", "background", "usage"}
+
+
+def until_done(ask):
+    """The first status for which the work has ended."""
+    end = time.monotonic() + 60
+    while (batch := ask()).status not in ("completed", "failed", "expired", "cancelled"):
+        assert time.monotonic() < end, batch
+        time.sleep(0.05)
+    return batch
 
 
 @functools.cache
@@ -100,6 +111,26 @@ class Chat(Types):
     def test_embeddings(self):
         answer = post("/v1/embeddings", {"input": ["one", "two"], "encoding_format": "float"})
         self.check(CreateEmbeddingResponse, answer)
+
+    def test_batches(self):
+        sdk = openai.OpenAI(base_url=URL + "/v1", api_key=KEY, max_retries=0)
+        lines = [json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions",
+                             "body": {"model": MODEL, **body}})
+                 for i, body in enumerate(self.bodies())]
+        file = sdk.files.create(file=("lines.jsonl", "\n".join(lines).encode()), purpose="batch")
+        batch = sdk.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions",
+                                   completion_window="24h")
+        done = until_done(lambda: sdk.batches.retrieve(batch.id))
+        output = sdk.files.content(done.output_file_id).text
+
+        self.assertEqual(done.request_counts.completed, len(lines))
+        for value in (batch, done):
+            self.check(openai.types.Batch, json.loads(value.to_json(exclude_unset=False,
+                                                                    exclude_none=True)))
+        for line in output.splitlines():
+            reply = json.loads(line)["response"]
+            self.assertEqual(reply["status_code"], 200)
+            self.check(openai.types.chat.ChatCompletion, reply["body"])
 
 
 class Responses(Types):
