@@ -80,6 +80,11 @@ fn guard<T>(message: &TandemMessage, action: impl FnOnce() -> Result<T>) -> Opti
     }
 }
 
+/// Unlike `guard`, it needs no data of the thread, which may be gone when the process exits.
+fn release<T>(value: Box<T>) {
+    drop(std::panic::catch_unwind(AssertUnwindSafe(|| drop(value))));
+}
+
 fn llguidance_error(text: String) -> anyhow::Error {
     anyhow::anyhow!(text)
 }
@@ -129,11 +134,7 @@ pub unsafe extern "C" fn tandem_vocabulary_new(
 #[no_mangle]
 pub unsafe extern "C" fn tandem_vocabulary_free(vocabulary: *mut TandemVocabulary) {
     if !vocabulary.is_null() {
-        let message = TandemMessage {
-            text: std::ptr::null_mut(),
-            size: 0,
-        };
-        guard(&message, || Ok(drop(Box::from_raw(vocabulary))));
+        release(Box::from_raw(vocabulary));
     }
 }
 
@@ -260,11 +261,7 @@ pub unsafe extern "C" fn tandem_matcher_clone(
 #[no_mangle]
 pub unsafe extern "C" fn tandem_matcher_free(matcher: *mut TandemMatcher) {
     if !matcher.is_null() {
-        let message = TandemMessage {
-            text: std::ptr::null_mut(),
-            size: 0,
-        };
-        guard(&message, || Ok(drop(Box::from_raw(matcher))));
+        release(Box::from_raw(matcher));
     }
 }
 
