@@ -145,7 +145,10 @@ class Walks {
       }
       const auto any = OrderedJson::parse(R"({"type": "object"})");
       const OrderedJson& schema = tool.parameters != nullptr ? *tool.parameters : any;
-      obeyed_[tool.name] = vocabulary_.compiler->Compile(SchemaGrammar(schema, "schema"));
+      // As a part, because only a grammar of JSON alone bounds the length of numbers.
+      obeyed_[tool.name] = vocabulary_.compiler->Compile(
+          {GrammarSource::Kind::kLark,
+           "start: %json " + SchemaGrammar(schema, "schema").text + "\n"});
     }
     goals_ = {"\"", "</parameter>", "</think>", "<think>", "}", "{\"name\": \"f\"", "[f(", "\n"};
     for (const std::string_view mark : MarksOf(*setting.format)) goals_.emplace_back(mark);
