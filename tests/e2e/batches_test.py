@@ -179,6 +179,24 @@ class Runs(BatchCase):
         listed = self.good(server, "GET", "/v1/files?purpose=batch_output")["data"]
         self.assertEqual(len(listed), 3)
 
+    def test_a_batch_of_responses(self):
+        server = self.serve()
+        bodies = [{"model": MODEL, "input": f"Tell story {i}.", "temperature": 0,
+                   "max_output_tokens": 8, "store": i == 0} for i in range(3)]
+        batch = self.begin(server, [line(i, "/v1/responses", body)
+                                    for i, body in enumerate(bodies)], "/v1/responses")
+        ended = self.wait_for_end(server, batch)
+        self.assertEqual(ended["request_counts"], {"total": 3, "completed": 3, "failed": 0}, ended)
+        rows = self.results(server, ended["output_file_id"])
+        answers = [row["response"]["body"] for row in rows]
+        for body, answer in zip(bodies, answers):
+            alone = server.post("/v1/responses", body)
+            self.assertEqual(answer["output"][0]["content"], alone["output"][0]["content"])
+        self.assertEqual(ended["usage"]["output_tokens"],
+                         sum(answer["usage"]["output_tokens"] for answer in answers))
+        stored = [server.request("GET", f"/v1/responses/{answer['id']}")[0] for answer in answers]
+        self.assertEqual(stored, [200, 404, 404])
+
     def test_lines_that_fail_are_in_the_error_file(self):
         server = self.serve()
         bad = [line(1, body=chat_body(1, temperature=9)), line(2, body=chat_body(2, model="none")),
