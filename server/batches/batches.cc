@@ -144,11 +144,14 @@ void Batches::Work(const std::string& id, Pool pool) {
     const std::lock_guard lock(mutex_);
     if (is_stopping_ || !claimed_.emplace(id, mailbox).second) return;
   }
-  const auto error = Attempt([&] { WorkOn(id, pool, mailbox); });
+  std::optional<Batch> to_run;
+  const auto error = Attempt([&] { to_run = WorkOn(id, pool, mailbox); });
   {
     const std::lock_guard lock(mutex_);
     claimed_.erase(id);
   }
+  // Only now: the run pool's thread must find the batch unclaimed.
+  if (to_run) Post(*to_run, Pool::kRun);
   // A stopping server cancels the work; the next one resumes it.
   if (!error || is_stopping_) return;
   LogEvent(spdlog::level::err, "batch_interrupted",
@@ -171,19 +174,20 @@ void Batches::Fail(const std::string& id, const Error& error) {
   });
 }
 
-void Batches::WorkOn(const std::string& id, Pool pool,
-                     const std::shared_ptr<BatchMailbox>& mailbox) {
+std::optional<Batch> Batches::WorkOn(const std::string& id, Pool pool,
+                                     const std::shared_ptr<BatchMailbox>& mailbox) {
   std::optional<Batch> batch = store_.Find(id);
-  if (!batch || IsTerminal(batch->status)) return;
+  if (!batch || IsTerminal(batch->status)) return std::nullopt;
   if (batch->status == BatchStatus::kValidating && !batch->outcome) {
     batch = ValidateBatch(environment_, *batch);
   }
-  if (IsTerminal(batch->status)) return;
-  if (pool == Pool::kCheck && !batch->outcome) return Post(*batch, Pool::kRun);
+  if (IsTerminal(batch->status)) return std::nullopt;
+  if (pool == Pool::kCheck && !batch->outcome) return batch;
   std::unique_ptr<BatchRun> run;
   UntilDiskWorks(environment_, id,
                  [&] { run = std::make_unique<BatchRun>(environment_, *batch, mailbox); });
   run->Run();
+  return std::nullopt;
 }
 
 }  // namespace tandem::server

@@ -60,7 +60,9 @@ class Batches {
   void Post(const Batch& batch, Pool pool);
   // Continues a batch from its state, unless another thread does that.
   void Work(const std::string& id, Pool pool);
-  void WorkOn(const std::string& id, Pool pool, const std::shared_ptr<BatchMailbox>& mailbox);
+  // Returns a batch that the run pool must continue.
+  std::optional<Batch> WorkOn(const std::string& id, Pool pool,
+                              const std::shared_ptr<BatchMailbox>& mailbox);
   // Ends a batch that cannot go on.
   void Fail(const std::string& id, const Error& error);
   void RemoveLeftovers();

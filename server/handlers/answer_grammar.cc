@@ -42,6 +42,15 @@ std::string LarkPart(const GrammarSource& source) {
   return out + "/";
 }
 
+// "tools[3].function" as x-ignored-params spells it: "tools.3.function".
+std::string Dotted(const std::string& path) {
+  std::string out;
+  for (const char byte : path) {
+    if (byte != ']') out += byte == '[' ? '.' : byte;
+  }
+  return out;
+}
+
 Error Unservable(const std::string& param, const Error& error) {
   if (error.code() != ErrorCode::kInvalidArgument) {
     return Error(error.code(), error.what()).WithParam(param);
@@ -154,7 +163,7 @@ void Relax(const ServedModel& model, Tools& tools, const engine::CallGrammarOpti
     if (!error) continue;
     const Error explained = Unservable(tool.path, *error);
     if (options.is_forced || !tools.may_relax(i)) throw Error(explained);
-    ignored.push_back(explained.param());
+    ignored.push_back(Dotted(explained.param()));
     tool.parameters = nullptr;
   }
 }
@@ -223,7 +232,7 @@ AnswerGrammar ConstrainChat(const HandlerContext& context, const ServedModel& mo
   const bool must_hold = fields.is_forced || structured.has_value() || !unusable->param().empty();
   if (must_hold) throw Unservable(unusable->param().empty() ? param : unusable->param(), *unusable);
   out.grammar = nullptr;
-  out.ignored = {"tools[*].function.parameters"};
+  out.ignored = {"tools.function.parameters"};
   return out;
 }
 

@@ -175,7 +175,7 @@ class Runs(BatchCase):
                                  comparable(alone)["response"]["body"])
                 tokens += row["response"]["body"]["usage"]["total_tokens"]
             self.assertEqual(ended["usage"]["total_tokens"], tokens)
-        self.assertEqual(self.leftovers(), [])
+        self.wait_until("removed", lambda: not self.leftovers())
         listed = self.good(server, "GET", "/v1/files?purpose=batch_output")["data"]
         self.assertEqual(len(listed), 3)
 
@@ -373,7 +373,7 @@ class Faults(BatchCase):
         rows = self.results(server, ended["output_file_id"])
         self.assertEqual([comparable(row) for row in rows], expected)
         self.assertEqual(len(self.results(server, ended["error_file_id"])), 1)
-        self.assertEqual(self.leftovers(), [])
+        self.wait_until("removed", lambda: not self.leftovers())
 
     def uninterrupted(self, server):
         ended = self.wait_for_end(server, self.begin(server, self.LINES))

@@ -168,6 +168,7 @@ TEST_F(BatchesTest, AnswersAndFaultsGoToTheirFilesInTheOrderOfTheInput) {
   EXPECT_EQ(Lines(ended.error_file_id), Texts{"c1 500"});
   EXPECT_EQ(ended.counts.completed, 4);
   EXPECT_EQ(ended.counts.failed, 1);
+  Close();  // joins the thread that removes the file of results
   EXPECT_TRUE(std::filesystem::is_empty(dir_ / "batches"));
 }
 
