@@ -4,7 +4,7 @@
 mod endless;
 mod number_guard;
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -17,6 +17,15 @@ type Result<T> = std::result::Result<T, String>;
 
 /// Deep enough for any grammar within the size limits of the caller. Untouched pages cost nothing.
 const COMPILE_STACK_BYTES: usize = 512 << 20;
+
+/// Added to the niceness of the compiling thread: beside busy workers it gets a tenth of a core, so
+/// that a step of the engine hardly waits for it.
+const COMPILE_NICENESS: c_int = 10;
+
+extern "C" {
+    /// On Linux, lowers the priority of the calling thread alone.
+    fn nice(increment: c_int) -> c_int;
+}
 
 pub struct TandemVocabulary {
     factory: ParserFactory,
@@ -220,6 +229,8 @@ pub unsafe extern "C" fn tandem_grammar_compile(
                 .name("tandem-grammar".to_string())
                 .stack_size(COMPILE_STACK_BYTES)
                 .spawn_scoped(scope, || {
+                    // SAFETY: takes and returns plain integers.
+                    unsafe { nice(COMPILE_NICENESS) };
                     let run = AssertUnwindSafe(|| {
                         compile(factory, kind, data, limits).map_err(llguidance_error)
                     });
