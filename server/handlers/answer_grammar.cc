@@ -74,8 +74,6 @@ class Tools {
   }
 
   std::vector<CallableTool>& all() { return tools_; }
-  bool has_format() const { return !format_path_.empty(); }
-  const std::string& format_path() const { return format_path_; }
   // Whether a tool may take any object where its schema cannot be served.
   bool may_relax(size_t i) const { return may_relax_[i]; }
 
@@ -94,7 +92,7 @@ class Tools {
     if (custom.contains("format") && custom["format"].contains("grammar")) {
       const Json& grammar = custom["format"]["grammar"];
       const auto definition = grammar["definition"].get<std::string>();
-      tool.path = format_path_ = path + ".format.grammar.definition";
+      tool.path = path + ".format.grammar.definition";
       const bool is_lark = engine::HasRawInput(custom);
       // Alone first: its errors concern the client's text, and no bracket can leave its part.
       CompileStructured(model_, {is_lark ? engine::LarkGrammar(definition, tool.path)
@@ -119,7 +117,6 @@ class Tools {
   std::vector<CallableTool> tools_;
   std::vector<bool> may_relax_;
   std::deque<Json> made_;
-  std::string format_path_;  // of an input with a grammar; empty: none
 };
 
 engine::MarkToken FindMark(const engine::LoadedModel& loaded, std::string_view mark) {
