@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <unordered_set>
 #include <utility>
@@ -127,7 +128,7 @@ BatchLine ParseBatchLine(std::string_view text, std::string_view endpoint) {
   if (const auto model = body->find("model"); model != body->end() && model->is_string()) {
     out.model = model->get<std::string>();
   }
-  out.body = std::move(*body);
+  out.body = body->dump();
   return out;
 }
 

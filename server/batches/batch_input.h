@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,7 +45,7 @@ class BatchInput {
 struct BatchLine {
   std::string custom_id;
   std::string model;  // of the body; empty: none
-  nlohmann::ordered_json body;
+  std::string body;   // JSON, with the fields in the order of the line
 };
 // Throws kInvalidArgument with OpenAI's code as reason, and the field as param.
 BatchLine ParseBatchLine(std::string_view text, std::string_view endpoint);

@@ -215,8 +215,7 @@ void BatchRun::StartLine(int64_t line) {
   request.method = "POST";
   request.path = batch_.endpoint;
   request.headers = {{"content-type", "application/json"}};
-  request.body = parsed.body.dump();
-  parsed.body = nullptr;
+  request.body = std::move(parsed.body);
   request.remote = "batch";
   request.received = steady_clock::now();
   request.is_batch_line = true;
