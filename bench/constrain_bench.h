@@ -8,7 +8,8 @@ namespace tandem::bench {
 
 // `tandem bench constrain`: cost of constrained decoding in an engine without a server. Constrained
 // and free runs alternate. Each figure compares the two runs of a pair.
-//   decode       tokens/s of `streams` requests under one schema / of free requests
+//   decode       tokens/s of `streams` requests under one schema / of free requests; likewise the
+//                processor time, which other programs disturb less
 //   first token  time from the look-up of a compiled grammar to the first token, minus a free one's
 //   compile      time of a schema of about 10 KB that is not cached
 //   beside       p99 of the time between tokens of free streams while one such schema a second

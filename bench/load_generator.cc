@@ -7,7 +7,7 @@
 #include <ostream>
 #include <vector>
 
-#include "bench/http_target.h"
+#include "bench/client/http_target.h"
 #include "bench/load_run.h"
 #include "bench/load_summary.h"
 #include "bench/paired.h"

@@ -11,8 +11,8 @@
 #include <cstring>
 #include <deque>
 
-#include "bench/http_response_parser.h"
-#include "bench/sse_parser.h"
+#include "bench/client/http_response_parser.h"
+#include "bench/client/sse_parser.h"
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 

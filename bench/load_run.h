@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/completion_parser.h"
-#include "bench/http_target.h"
+#include "bench/client/completion_parser.h"
+#include "bench/client/http_target.h"
 #include "bench/load_prompts.h"
 
 namespace tandem::bench {

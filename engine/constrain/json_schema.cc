@@ -109,6 +109,7 @@ class Rewriter {
     }
     DropNeutral(schema);
     BoundIntegers(schema);
+    MoveExclusiveBounds(schema);
     MakeNullable(schema, path);
   }
 
@@ -233,6 +234,29 @@ class Rewriter {
     if (!schema.contains("maximum") && !schema.contains("exclusiveMaximum")) {
       schema["maximum"] = kMaxExactInteger - 1;
     }
+  }
+
+  // llguidance 1.9.1 reads an excluded whole number, such as {"exclusiveMinimum": 0,
+  // "maximum": 0.5}, as allowed if the other bound lies within one of it. So the bound moves by a
+  // little. Its other bound may stand in another schema of an allOf.
+  static void MoveExclusiveBounds(Json& schema) {
+    const auto type = schema.find("type");
+    if (type != schema.end() && Lists(*type, "integer") && !Lists(*type, "number")) return;
+    Move(schema, "exclusiveMinimum", "minimum", 1);
+    Move(schema, "exclusiveMaximum", "maximum", -1);
+  }
+
+  static void Move(Json& schema, const char* exclusive, const char* inclusive, double sign) {
+    const auto found = schema.find(exclusive);
+    if (found == schema.end() || !found->is_number()) return;
+    const double bound = found->get<double>();
+    if (bound != std::floor(bound) || sign * bound < 0) return;
+    const auto other = schema.find(inclusive);
+    const bool is_narrower =
+        other != schema.end() && other->is_number() && sign * other->get<double>() > sign * bound;
+    schema.erase(exclusive);
+    if (is_narrower) return;
+    schema[inclusive] = bound + sign * std::max(1e-9, std::abs(bound) * 1e-15);
   }
 
   // OpenAPI's keyword: null is allowed besides the type.

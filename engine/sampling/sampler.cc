@@ -216,6 +216,20 @@ void ApplyMask(std::span<const uint32_t> mask, std::vector<float>& row) {
   }
 }
 
+// Lists the allowed tokens, ascending. Returns false if they are too many to be worth a list.
+bool ListAllowed(std::span<const uint32_t> mask, size_t vocab_size, std::vector<TokenId>& ids) {
+  constexpr size_t kMostListed = 1024;
+  ids.clear();
+  for (size_t word = 0; word < mask.size() && word * 32 < vocab_size; ++word) {
+    for (uint32_t bits = mask[word]; bits != 0; bits &= bits - 1) {
+      const size_t id = word * 32 + static_cast<size_t>(std::countr_zero(bits));
+      if (id < vocab_size) ids.push_back(static_cast<TokenId>(id));
+    }
+    if (ids.size() > kMostListed) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Sampler::Sampler(SamplingParams params, int choice, std::span<const TokenId> prompt)
@@ -244,6 +258,35 @@ void Sampler::Accept(TokenId token) {
   }
 }
 
+// Applies bias, penalties and bans to the entries of a row, which holds the logits.
+// `entry(id)` points to the token's; null: the row does not have the token.
+template <class Entry>
+void Sampler::AdjustEntries(std::span<const float> logits, std::span<const TokenId> banned,
+                            std::vector<float>& row, const Entry& entry) const {
+  if (restricts_) std::fill(row.begin(), row.end(), kMinusInfinity);
+  for (const auto& [id, bias] : params_.logit_bias) {
+    float* const value = entry(id);
+    if (value == nullptr) continue;
+    if (bias >= kRestrict) {
+      *value = logits[static_cast<size_t>(id)];
+    } else {
+      *value = bias <= kBan ? kMinusInfinity : *value + bias;
+    }
+  }
+  for (const Seen& seen : seen_) {
+    float* const value = entry(seen.id);
+    if (value == nullptr) continue;
+    // CTRL (Keskar et al., 2019): moves the value towards minus infinity on either side of zero.
+    *value = *value > 0 ? *value / params_.repetition_penalty : *value * params_.repetition_penalty;
+    if (seen.generated == 0) continue;
+    *value -= params_.presence_penalty;
+    *value -= params_.frequency_penalty * static_cast<float>(seen.generated);
+  }
+  for (const TokenId id : banned) {
+    if (float* const value = entry(id)) *value = kMinusInfinity;
+  }
+}
+
 // The row after bias, penalties and bans: a copy if any of them applies, otherwise the logits.
 std::span<const float> Sampler::Adjust(std::span<const float> logits,
                                        std::span<const TokenId> banned,
@@ -251,36 +294,41 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
                                        SamplerScratch& scratch) const {
   if (params_.logit_bias.empty() && seen_.empty() && banned.empty() && mask.empty()) return logits;
   std::vector<float>& row = scratch.row;
-  if (restricts_) {
-    row.assign(logits.size(), kMinusInfinity);
-  } else {
-    row.assign(logits.begin(), logits.end());
-  }
-  for (const auto& [id, bias] : params_.logit_bias) {
-    float& value = row[static_cast<size_t>(id)];
-    if (bias >= kRestrict) {
-      value = logits[static_cast<size_t>(id)];
-    } else {
-      value = bias <= kBan ? kMinusInfinity : value + bias;
-    }
-  }
-  for (const Seen& seen : seen_) {
-    float& value = row[static_cast<size_t>(seen.id)];
-    // CTRL (Keskar et al., 2019): moves the value towards minus infinity on either side of zero.
-    value = value > 0 ? value / params_.repetition_penalty : value * params_.repetition_penalty;
-    if (seen.generated == 0) continue;
-    value -= params_.presence_penalty;
-    value -= params_.frequency_penalty * static_cast<float>(seen.generated);
-  }
-  for (const TokenId id : banned) row[static_cast<size_t>(id)] = kMinusInfinity;
+  row.assign(logits.begin(), logits.end());
+  AdjustEntries(logits, banned, row, [&](TokenId id) { return &row[static_cast<size_t>(id)]; });
   ApplyMask(mask, row);
   return row;
 }
 
+// Likewise the row of the listed tokens alone.
+std::span<const float> Sampler::AdjustListed(std::span<const float> logits,
+                                             std::span<const TokenId> banned,
+                                             SamplerScratch& scratch) const {
+  const std::vector<TokenId>& ids = scratch.allowed;
+  std::vector<float>& row = scratch.row;
+  row.clear();
+  for (const TokenId id : ids) row.push_back(logits[static_cast<size_t>(id)]);
+  AdjustEntries(logits, banned, row, [&](TokenId id) -> float* {
+    const auto where = std::lower_bound(ids.begin(), ids.end(), id);
+    return where != ids.end() && *where == id ? &row[static_cast<size_t>(where - ids.begin())]
+                                              : nullptr;
+  });
+  return row;
+}
+
+// A mask that allows few tokens makes the draw cheaper than a free one: it reads only these.
 TokenId Sampler::Sample(std::span<const float> logits, int64_t position,
                         std::span<const TokenId> banned, SamplerScratch& scratch,
                         std::span<const uint32_t> mask) const {
-  const std::span<const float> row = Adjust(logits, banned, mask, scratch);
+  if (mask.empty() || !ListAllowed(mask, logits.size(), scratch.allowed)) {
+    return Draw(Adjust(logits, banned, mask, scratch), position, scratch);
+  }
+  if (scratch.allowed.empty()) return -1;
+  const TokenId index = Draw(AdjustListed(logits, banned, scratch), position, scratch);
+  return index < 0 ? -1 : scratch.allowed[static_cast<size_t>(index)];
+}
+
+TokenId Sampler::Draw(std::span<const float> row, int64_t position, SamplerScratch& scratch) const {
   if (params_.greedy()) return Best(row).id;
   const ScannedRow scanned = Scan(row, scratch.run_maxima);
   const Candidate best = scanned.best;

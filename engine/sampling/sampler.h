@@ -13,7 +13,8 @@ namespace tandem::engine {
 
 // Memory that one worker reuses from draw to draw.
 struct SamplerScratch {
-  std::vector<float> row;  // adjusted logits, when any adjustment applies
+  std::vector<float> row;        // adjusted logits, when any adjustment applies
+  std::vector<TokenId> allowed;  // by a mask of few tokens
   std::vector<float> run_maxima;
   std::vector<Candidate> candidates;
   std::vector<Candidate> buffer;
@@ -50,6 +51,14 @@ class Sampler {
 
   std::span<const float> Adjust(std::span<const float> logits, std::span<const TokenId> banned,
                                 std::span<const uint32_t> mask, SamplerScratch& scratch) const;
+  std::span<const float> AdjustListed(std::span<const float> logits,
+                                      std::span<const TokenId> banned,
+                                      SamplerScratch& scratch) const;
+  template <class Entry>
+  void AdjustEntries(std::span<const float> logits, std::span<const TokenId> banned,
+                     std::vector<float>& row, const Entry& entry) const;
+  // The index of an entry of the row.
+  TokenId Draw(std::span<const float> row, int64_t position, SamplerScratch& scratch) const;
 
   SamplingParams params_;
   int choice_;

@@ -26,9 +26,10 @@ struct SchedulerOptions {
   int64_t max_seqs = 64;               // sequences with a place in the batch
   int64_t prefill_chunk_tokens = 256;  // prompt tokens per step, all sequences together
   int64_t score_chunk_tokens = 64;     // of those, for prompts that score every row
-  // Instead, for batch requests while interactive requests come and go: one that arrives waits for
-  // the step in progress.
-  int64_t batch_chunk_tokens = 64;
+  // Rows of batch requests in one step while interactive requests come and go, because one that
+  // arrives waits for the step in progress. Decodes count but are not refused; at least a quarter
+  // is left to prompts.
+  int64_t batch_chunk_tokens = 32;
   int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
 };
@@ -160,6 +161,7 @@ class Scheduler {
   void LeaveQueue(Group& group);
   void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
   void CollectPrompts();
+  int64_t PromptBudget() const;
   Want WantOfFollower(const Sequence& follower) const;
   int64_t Age(const Sequence& sequence) const;
   void ShareBudget();

@@ -277,11 +277,7 @@ void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched)
 void Scheduler::ShareBudget() {
   CollectPrompts();
   if (shares_.empty()) return;
-  const bool is_batch = shares_.front().sequence->work_class == WorkClass::kBatch;
-  int64_t budget = options_.prefill_chunk_tokens;
-  if (is_batch && steps_without_interactive_ < kNearSteps) {
-    budget = std::min(budget, options_.batch_chunk_tokens);
-  }
+  int64_t budget = PromptBudget();
   int64_t score_budget = options_.score_chunk_tokens;
   const auto give = [&](Share& share, int64_t at_most, int64_t scores_at_most) {
     const Sequence& sequence = *share.sequence;
@@ -305,6 +301,16 @@ void Scheduler::ShareBudget() {
     give(*share, std::max<int64_t>(0, want.n_tokens - share->n_tokens), score_budget);
   }
   give(shares_.front(), budget, score_budget);
+}
+
+// REQUIRES: there are shares.
+int64_t Scheduler::PromptBudget() const {
+  const bool is_batch = shares_.front().sequence->work_class == WorkClass::kBatch;
+  if (!is_batch || steps_without_interactive_ >= kNearSteps) return options_.prefill_chunk_tokens;
+  const int64_t n_decodes = num_running_batch() - static_cast<int64_t>(shares_.size());
+  const int64_t least = std::max<int64_t>(1, options_.batch_chunk_tokens / 4);
+  return std::min(options_.prefill_chunk_tokens,
+                  std::max(least, options_.batch_chunk_tokens - n_decodes));
 }
 
 // Fills shares_ with the prompts of the first class that has any, and wants_ with the tokens that

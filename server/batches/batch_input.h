@@ -45,7 +45,7 @@ class BatchInput {
 struct BatchLine {
   std::string custom_id;
   std::string model;  // of the body; empty: none
-  std::string body;   // one JSON object
+  std::string body;   // JSON, with the fields in the order of the line
 };
 // Throws kInvalidArgument with OpenAI's code as reason, and the field as param.
 BatchLine ParseBatchLine(std::string_view text, std::string_view endpoint);

@@ -42,6 +42,15 @@ std::string LarkPart(const GrammarSource& source) {
   return out + "/";
 }
 
+// "tools[3].function" as x-ignored-params spells it: "tools.3.function".
+std::string Dotted(const std::string& path) {
+  std::string out;
+  for (const char byte : path) {
+    if (byte != ']') out += byte == '[' ? '.' : byte;
+  }
+  return out;
+}
+
 Error Unservable(const std::string& param, const Error& error) {
   if (error.code() != ErrorCode::kInvalidArgument) {
     return Error(error.code(), error.what()).WithParam(param);
@@ -65,8 +74,6 @@ class Tools {
   }
 
   std::vector<CallableTool>& all() { return tools_; }
-  bool has_format() const { return !format_path_.empty(); }
-  const std::string& format_path() const { return format_path_; }
   // Whether a tool may take any object where its schema cannot be served.
   bool may_relax(size_t i) const { return may_relax_[i]; }
 
@@ -85,7 +92,7 @@ class Tools {
     if (custom.contains("format") && custom["format"].contains("grammar")) {
       const Json& grammar = custom["format"]["grammar"];
       const auto definition = grammar["definition"].get<std::string>();
-      tool.path = format_path_ = path + ".format.grammar.definition";
+      tool.path = path + ".format.grammar.definition";
       const bool is_lark = engine::HasRawInput(custom);
       // Alone first: its errors concern the client's text, and no bracket can leave its part.
       CompileStructured(model_, {is_lark ? engine::LarkGrammar(definition, tool.path)
@@ -110,7 +117,6 @@ class Tools {
   std::vector<CallableTool> tools_;
   std::vector<bool> may_relax_;
   std::deque<Json> made_;
-  std::string format_path_;  // of an input with a grammar; empty: none
 };
 
 engine::MarkToken FindMark(const engine::LoadedModel& loaded, std::string_view mark) {
@@ -154,7 +160,7 @@ void Relax(const ServedModel& model, Tools& tools, const engine::CallGrammarOpti
     if (!error) continue;
     const Error explained = Unservable(tool.path, *error);
     if (options.is_forced || !tools.may_relax(i)) throw Error(explained);
-    ignored.push_back(explained.param());
+    ignored.push_back(Dotted(explained.param()));
     tool.parameters = nullptr;
   }
 }
@@ -223,7 +229,7 @@ AnswerGrammar ConstrainChat(const HandlerContext& context, const ServedModel& mo
   const bool must_hold = fields.is_forced || structured.has_value() || !unusable->param().empty();
   if (must_hold) throw Unservable(unusable->param().empty() ? param : unusable->param(), *unusable);
   out.grammar = nullptr;
-  out.ignored = {"tools[*].function.parameters"};
+  out.ignored = {"tools.function.parameters"};
   return out;
 }
 

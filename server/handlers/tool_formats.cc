@@ -48,7 +48,7 @@ std::shared_ptr<const Json> AsFunctions(const std::shared_ptr<const Json>& tools
   return has_custom ? std::make_shared<const Json>(std::move(out)) : tools;
 }
 
-// What a model is told about tools that its template does not describe.
+// Describes tools to a model whose template does not.
 std::string ToolText(const Json& tools, const engine::ToolFormat& format) {
   std::string out = "You can call these functions. Their parameters are JSON Schemas.\n";
   for (const Json& tool : tools) out += tool["function"].dump() + "\n";

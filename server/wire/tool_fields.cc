@@ -193,18 +193,18 @@ void ReadToolChoice(const Json& choice, ToolFields& fields) {
 ToolFields ReadToolFields(FieldReader& reader) {
   ToolFields fields;
   const Json* tools = reader.Array("tools");
+  const bool has_tools = tools != nullptr && !CheckTools(*tools).empty();
   const Json* choice = reader.Any("tool_choice");
-  const bool is_parallel = reader.Bool("parallel_tool_calls").value_or(true);
-  if (tools == nullptr || CheckTools(*tools).empty()) {
+  if (!has_tools) {
     CheckChoiceWithoutTools(choice);
-    return fields;
+  } else if (choice == nullptr || !IsString(*choice, "none")) {
+    fields.declared = std::make_shared<const Json>(*tools);
+    fields.tools = fields.callable = fields.declared;
+    if (choice != nullptr) ReadToolChoice(*choice, fields);
+    if (fields.is_forced) NeedGrammars("tool_choice");
   }
-  if (choice != nullptr && IsString(*choice, "none")) return fields;
-  fields.declared = std::make_shared<const Json>(*tools);
-  fields.tools = fields.callable = fields.declared;
-  fields.is_parallel = is_parallel;
-  if (choice != nullptr) ReadToolChoice(*choice, fields);
-  if (fields.is_forced) NeedGrammars("tool_choice");
+  const bool is_parallel = reader.Bool("parallel_tool_calls").value_or(true);
+  fields.is_parallel = fields.is_parallel && is_parallel;
   return fields;
 }
 

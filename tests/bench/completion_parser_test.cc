@@ -1,4 +1,4 @@
-#include "bench/completion_parser.h"
+#include "bench/client/completion_parser.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bench/http_response_parser.h"
+#include "bench/client/http_response_parser.h"
 
 #include <gtest/gtest.h>
 

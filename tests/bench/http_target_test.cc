@@ -1,4 +1,4 @@
-#include "bench/http_target.h"
+#include "bench/client/http_target.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bench/sse_parser.h"
+#include "bench/client/sse_parser.h"
 
 #include <gtest/gtest.h>
 

@@ -6,10 +6,11 @@
 
 import http.client
 import json
+import shutil
 import signal
 
 import harness
-from harness import PATIENCE_S, Case, story
+from harness import GOLDEN, PATIENCE_S, Case, story
 
 MESSAGES = "/v1/messages"
 COUNT = "/v1/messages/count_tokens"
@@ -22,6 +23,27 @@ TEMPLATE = (
     "{% for c in m.tool_calls or [] %}{{ c.id }}={{ c.function.name }}{{ c.function.arguments | tojson }}"
     "{% endfor %}|{{ m.tool_call_id }}>{% endfor %}"
     "{% if add_generation_prompt %}<assistant:{% if enable_thinking %}<think>{% endif %}{% endif %}")
+
+
+def write_thinking_model(target):
+    """A random model whose tokens spell ASCII, with the marks of a thought as single tokens."""
+    shutil.copytree(GOLDEN / "qwen3-tiny", target)
+    # GPT-2's alphabet: bytes that do not print move behind 255.
+    letters = [chr(byte) if 33 <= byte <= 126 else chr(256 + (byte if byte < 33 else 33))
+               for byte in range(128)]
+    vocabulary = {letter: id_ for id_, letter in enumerate(letters, 3)}
+    vocabulary.update({f"w{id_}": id_ for id_ in range(131, 254)})
+    added = [(0, "<pad>"), (1, "<s>"), (2, "</s>"), (254, "<think>"), (255, "</think>")]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (target / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": [
+            {"id": id_, "content": text, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False, "special": True} for id_, text in added],
+        "normalizer": None, "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": []}}))
+    (target / "chat_template.jinja").write_text(
+        "{% for m in messages %}{{ m.role }}:{{ m.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}{% if enable_thinking %}<think>{% endif %}{% endif %}")
 
 
 def body(**more):
@@ -242,6 +264,7 @@ class Prompts(MessagesCase):
         strict = self.path / "strict.jinja"
         strict.write_text("{% for m in messages %}{% if m.role == 'system' and not loop.first %}"
                           "{{ raise_exception('system first') }}{% endif %}{% endfor %}" + TEMPLATE)
+        self.assertEqual(self.server.stop(), 0)
         self.server = self.serve("--chat-template", str(strict))
         self.assertEqual(self.count(messages), self.rendered([messages[1], messages[0], *messages[2:]]))
 
@@ -346,6 +369,38 @@ class Tools(MessagesCase):
             tool_choice={"type": "any"}), "tools[1].input_schema")
 
 
+class Thinking(MessagesCase):
+    def test_a_budget_ends_the_thought_and_the_answer_follows(self):
+        write_thinking_model(self.path / "thinker")
+        server = self.serve("--model", f"thinker={self.path / 'thinker'}")
+        messages = [{"role": "user", "content": "Hi"}]
+
+        def ask_for(**thinking):
+            return server.post(MESSAGES, body(model="thinker", messages=messages, max_tokens=20, **thinking))
+
+        def chat(n):
+            answer = server.post(CHAT, {"model": "thinker", "messages": messages, "max_tokens": n,
+                                        "temperature": 0, "chat_template_kwargs": {"enable_thinking": True}})
+            return answer["choices"][0]["message"]["reasoning_content"]
+
+        free = ask_for(thinking={"type": "enabled", "budget_tokens": 1000})["content"]
+        self.assertEqual(free, [{"type": "thinking", "thinking": chat(20), "signature": free[0]["signature"]}])
+        for budget in (1, 5):
+            content = ask_for(thinking={"type": "enabled", "budget_tokens": budget})["content"]
+            self.assertEqual([block["type"] for block in content], ["thinking", "text"])
+            self.assertEqual(content[0]["thinking"], chat(budget))
+        status, headers, answer = ask(server, "POST", MESSAGES, body(
+            model="thinker", messages=messages, thinking={"type": "enabled", "budget_tokens": 5},
+            max_tokens=20))
+        self.assertNotIn("x-ignored-params", headers)
+        self.assertEqual(answer["usage"]["output_tokens"], 20)
+
+    def test_a_budget_without_effect_is_named(self):
+        server = self.serve()
+        headers = ask(server, "POST", MESSAGES, body(thinking={"type": "enabled", "budget_tokens": 5}))[1]
+        self.assertEqual(headers["x-ignored-params"], "thinking.budget_tokens")
+
+
 class Fields(MessagesCase):
     def test_fields_without_effect_change_nothing(self):
         server = self.serve()
@@ -375,7 +430,7 @@ class Fields(MessagesCase):
                 (body(tool_choice={"type": "any"}), "tool_choice"),
                 (body(thinking={"type": "maybe"}), "thinking.type")):
             self.refused(server, given, contains)
-        self.refused(server, "{", "JSON")
+        self.refused(server, "{", "the body")
         self.refused(server, "[]", "JSON")
         # A limit above the context is a cap.
         self.assertEqual(ask(server, "POST", MESSAGES, body(max_tokens=32000, stop_sequences=["."]))[0], 200)

@@ -182,6 +182,12 @@ class Create(Server):
         response = self.create(return_token_ids=True)
         self.assertEqual(len(response["prompt_token_ids"]), response["usage"]["input_tokens"])
         self.assertEqual(len(response["token_ids"]), response["usage"]["output_tokens"])
+        body = {"model": MODEL, "temperature": 0, "max_output_tokens": 40, "store": False,
+                "prompt_token_ids": response["prompt_token_ids"], "return_token_ids": True}
+        status, _, text = self.request("POST", RESPONSES, body)
+        self.assertEqual(status, 200, text)
+        self.assertEqual(json.loads(text)["token_ids"], response["token_ids"])
+        self.refused(dict(body, store=True), "prompt_token_ids", "invalid_value")
 
     def test_input_tokens_are_those_of_the_answer(self):
         status, _, text = self.request("POST", RESPONSES + "/input_tokens", ask())
@@ -232,7 +238,7 @@ class Create(Server):
         """The only call of a forced answer, the same in a body and in a stream."""
         if self.server.request("GET", "/version")[2]["llguidance"] is None:
             self.skipTest("built without Rust")
-        more = dict({"max_output_tokens": 200}, **more)
+        more = dict({"max_output_tokens": 200, "parallel_tool_calls": False}, **more)
         response = self.create(**more)
         calls = [item for item in response["output"] if "call_id" in item]
         self.assertEqual(len(calls), 1, response)

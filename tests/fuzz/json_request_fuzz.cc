@@ -74,7 +74,8 @@ void Read(char kind, std::string_view text) {
     case 'o': {
       FieldReader(body).RequiredString("model");
       const ResponsesRequest request = ParseResponsesRequest(body, limits, {});
-      Require(!request.input.items.empty() && request.settings->is_object());
+      Require(request.input.items.empty() == request.chat->contains("prompt_token_ids"));
+      Require(request.settings->is_object());
       Require(request.input.messages.size() == request.input.paths.size());
       RequireIgnoredHeader(request.input.ignored);
       RequireIgnoredHeader(request.tools.ignored);

@@ -237,6 +237,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"bench/models",
      {"engine/base", "engine/io", "engine/tensor", "engine/formats/safetensors",
       "engine/model/families"}},
+    {"bench/client", {"engine/base"}},
     {"bench", {"engine/base",      "engine/io",
                "engine/sampling",  "engine/tensor",
                "engine/chat",      "engine/kernels",
@@ -247,7 +248,8 @@ inline const std::vector<FolderRule> kFolderRules = {
                "training/ops",     "training/optim",
                "training/lora",    "training/step",
                "convert/orbax",    "convert/formats/maxtext",
-               "bench/models"}},
+               "engine/formats",   "bench/models",
+               "bench/client"}},
     {"tests", {"*"}},
 };
 

@@ -89,7 +89,9 @@ void ArgumentGrammar::Append(const CallableTool& tool, LarkSequence& out) {
 }
 
 std::string ArgumentGrammar::JsonRule(const Json& schema, const std::string& path) {
-  return lark_.Rule("%json " + options_.schema(schema, path));
+  const std::string json = options_.schema(schema, path);
+  lark_.Charge(json.size());
+  return lark_.Rule("%json " + json);
 }
 
 std::string ArgumentGrammar::ObjectRule(const CallableTool& tool) {

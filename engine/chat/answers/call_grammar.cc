@@ -101,7 +101,9 @@ class Builder {
         out.Part(lark_.Lazy("/" + std::string(kAnyText) + RegexOf(kThinkClose) + "/"));
       }
     }
-    return lark_.Rule(out.str()) + (must_open() ? "?" : "");
+    // Models write line breaks behind a thought. Readers of calls skip them.
+    const std::string layout = options_.is_forced ? " /\\n{1,2}/?" : "";
+    return lark_.Rule(out.str() + layout) + (must_open() ? "?" : "");
   }
 
   std::string OpenThought() {
@@ -235,7 +237,7 @@ class Builder {
     if (format_.style == CallStyle::kXmlParameters) out.Regex("\\n?");
   }
 
-  // One or more calls, or an answer, without text beside them.
+  // Calls alone, at least one, or the structured answer.
   std::string CallsOnly() {
     std::vector<std::string> parts = {options_.answer};
     const std::string raw = RawCalls(false);
@@ -255,7 +257,7 @@ class Builder {
     parts.push_back(raw);
     return Alternatives(parts);
   }
-  // Whether all calls of an answer stand in one list.
+  // Whether one list holds all calls of an answer.
   bool IsOneBlock() const { return format_.style == CallStyle::kJson && format_.closing.empty(); }
 
   std::string TextAndCalls() {

@@ -2,7 +2,14 @@
 
 #include <utility>
 
+#include "engine/base/error.h"
+
 namespace tandem::engine {
+namespace {
+
+constexpr size_t kMostChargedBytes = size_t{8} << 20;
+
+}  // namespace
 
 std::string LarkText::Named(const std::string& head, const std::string& attribute,
                             const std::string& body) {
@@ -21,6 +28,17 @@ std::string LarkText::Named(const std::string& head, const std::string& attribut
 std::string LarkText::Rule(const std::string& body) { return Named("r", "", body); }
 std::string LarkText::Lazy(const std::string& terminal) { return Named("z", "[lazy]", terminal); }
 std::string LarkText::Terminal(const std::string& body) { return Named("T", "", body); }
+
+void LarkText::Charge(size_t n_bytes) {
+  n_charged_ += n_bytes;
+  if (n_charged_ <= kMostChargedBytes) return;
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      "tools have too large schemas for the format of this model's calls: send fewer tools, "
+      "or shorter definitions")
+      .WithParam("tools")
+      .WithReason("unsupported_schema");
+}
 
 std::string LarkText::Finish(const std::string& start) const {
   return "start: " + start + "\n" + text_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <map>
 #include <span>
 #include <string>
@@ -18,6 +19,9 @@ class LarkText {
   std::string Lazy(const std::string& terminal);
   // A terminal, which may use & and ~. Returns its name.
   std::string Terminal(const std::string& body);
+  // Counts the bytes of a part that took work, even if its rule exists. Throws kInvalidArgument
+  // (tools, unsupported_schema) beyond 8 MiB.
+  void Charge(size_t n_bytes);
   // Writes the rule `start`. Returns the whole grammar.
   std::string Finish(const std::string& start) const;
 
@@ -26,6 +30,7 @@ class LarkText {
 
   std::map<std::string, std::string> names_;  // by attribute and body
   std::string text_;
+  size_t n_charged_ = 0;
 };
 
 // A sequence of Lark parts. Adjacent regexes become one terminal, because a lexer reads the longest

@@ -8,7 +8,7 @@ namespace tandem::engine {
 
 // How a format without quotes writes the value of a parameter whose answer obeys a grammar.
 struct ParameterForm {
-  bool is_text = false;              // as it is; else as JSON, so that a text has quotation marks
+  bool is_text = false;              // plain text; else JSON, so that a text has quotation marks
   std::vector<std::string> choices;  // the only texts; empty: any text
 };
 

@@ -24,8 +24,8 @@ struct TokenizerConfig {
   bool add_eos = false;
   std::optional<std::string> chat_template;
   std::optional<std::string> prefix, suffix, middle;  // of infilling
-  std::vector<std::string> special;  // spellings of all tokens it names as special
-  std::vector<AddedToken> added;     // added_tokens_decoder
+  std::vector<std::string> special;                   // spellings of all tokens it names as special
+  std::vector<AddedToken> added;                      // added_tokens_decoder
 };
 
 // Reads a token written as "<s>" or as {"content": "<s>", ...}.

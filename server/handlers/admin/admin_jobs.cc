@@ -2,10 +2,10 @@
 
 #include "convert/spec/spec.h"
 #include "server/handlers/admin/convert_spec.h"
+#include "server/handlers/admin/pipeline_spec.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/handlers/job_follower.h"
-#include "server/handlers/admin/pipeline_spec.h"
 #include "server/handlers/query_fields.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/wire/field_reader.h"

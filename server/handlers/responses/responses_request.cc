@@ -107,7 +107,7 @@ class Preparation {
       : context_(context), request_(request), out_(out) {}
 
   void Run() {
-    if (!out_.request.truncates) {
+    if (!out_.request.truncates || !out_.request.chat->contains("messages")) {
       out_.chat = Prepare(*out_.request.chat);
       return;
     }

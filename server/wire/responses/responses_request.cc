@@ -23,7 +23,6 @@ void RefuseForeignFields(FieldReader& reader) {
   static constexpr std::pair<std::string_view, std::string_view> kForeign[] = {
       {"conversation", "this server keeps no conversations: use previous_response_id"},
       {"prompt", "this server keeps no prompts: use instructions and input"},
-      {"prompt_token_ids", "use input, or the prompt of /v1/completions"},
       {"prompt_logprobs", "use /v1/chat/completions"},
       {"max_tokens", "use max_output_tokens"},
       {"max_completion_tokens", "use max_output_tokens"},
@@ -51,16 +50,7 @@ class Translation {
   ResponsesRequest Run() {
     reader_.Accept({"model"});
     chat_["model"] = body_["model"];
-    const Json* input = reader_.Any("input");
-    if (input == nullptr) throw MissingField("input");
-    const auto instructions = reader_.String("instructions");
-    out_.tools = ReadResponsesTools(reader_);
-    const auto previous = reader_.String("previous_response_id");
-    out_.input =
-        ReadResponsesInput(instructions, StoredItems(previous), *input, out_.tools, lookup_);
-    settings_["instructions"] = instructions ? Json(*instructions) : Json();
-    settings_["previous_response_id"] = previous ? Json(*previous) : Json();
-    chat_["messages"] = out_.input.messages;
+    ReadPrompt();
     RefuseForeignFields(reader_);
     ReadLimits();
     ReadSettings();
@@ -76,6 +66,33 @@ class Translation {
   }
 
  private:
+  void ReadPrompt() {
+    const Json* input = reader_.Any("input");
+    const Json* ids = reader_.Array("prompt_token_ids");
+    if (input == nullptr && ids == nullptr) throw MissingField("input");
+    const auto instructions = reader_.String("instructions");
+    out_.tools = ReadResponsesTools(reader_);
+    const auto previous = reader_.String("previous_response_id");
+    settings_["instructions"] = instructions ? Json(*instructions) : Json();
+    settings_["previous_response_id"] = previous ? Json(*previous) : Json();
+    if (ids != nullptr) {
+      if (input != nullptr || instructions || previous) {
+        throw BadValue("prompt_token_ids",
+                       "prompt_token_ids is the whole prompt: leave input, instructions and "
+                       "previous_response_id out");
+      }
+      // A stored response is a list of items, and token ids are none.
+      if (reader_.Bool("store").value_or(true)) {
+        throw BadValue("prompt_token_ids", "prompt_token_ids needs store: false");
+      }
+      chat_["prompt_token_ids"] = *ids;
+      return;
+    }
+    out_.input =
+        ReadResponsesInput(instructions, StoredItems(previous), *input, out_.tools, lookup_);
+    chat_["messages"] = out_.input.messages;
+  }
+
   Json StoredItems(const std::optional<std::string>& previous) {
     if (!previous) return Json::array();
     std::optional<Json> items = lookup_.items_of ? lookup_.items_of(*previous) : std::nullopt;

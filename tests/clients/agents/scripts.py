@@ -37,6 +37,7 @@ SCRIPTS = {
     "report": [call("get_weather", city="Paris"), json.dumps(REPORT)],
     # Frameworks that return an object through a tool of their own.
     "person-call": [call("Person", **ADA)],
+    "person-partial": [call("PartialPerson", **ADA)],
     "person-retry": [call("Person", name="Ada Lovelace", age=-36, languages=["English"]),
                      call("Person", **ADA)],
     "person-json": [call("json", **ADA)],

@@ -76,6 +76,39 @@ TEST(JsonSchema, AnnotationsUnknownFormatsAndNeutralValuesAreAccepted) {
   }
 }
 
+TEST(JsonSchema, BoundsOfNumbersHoldForEverySpelling) {
+  TANDEM_NEED_LLGUIDANCE();
+  const Vocabulary vocabulary = ByteVocabulary();
+  const std::vector<double> bounds = {-10, -1, -0.5, -0.25, 0, 0.1, 0.5, 1, 1.5, 12.75};
+  const std::vector<std::string> texts = {
+      "-10", "-9.99", "-1",  "-1.0", "-1.01",  "-0.99", "-0.5",  "-0.50", "-0.3", "-0.25", "-0.1",
+      "-0",  "-0.0",  "0",   "0.0",  "0.0001", "0.05",  "0.1",   "0.10",  "0.3",  "0.5",   "0.50",
+      "0.9", "1",     "1.0", "1.2",  "1.5",    "1.51",  "12.75", "12.8",  "13",   "100",   "-100"};
+  for (const double low : bounds) {
+    for (const double high : bounds) {
+      for (int kind = 0; low < high && kind < 4; ++kind) {
+        const Json schema = {{"type", "number"},
+                             {kind & 1 ? "exclusiveMinimum" : "minimum", low},
+                             {kind & 2 ? "exclusiveMaximum" : "maximum", high}};
+        SCOPED_TRACE(schema.dump());
+        const auto grammar = vocabulary.compiler->Compile(SchemaGrammar(schema, "s"));
+        for (const std::string& text : texts) {
+          GrammarMatcher matcher = grammar->NewMatcher();
+          bool is_held = false;
+          ErrorOf([&] {
+            for (const char c : text) matcher.Commit(c);
+            is_held = matcher.IsComplete();
+          });
+          const double value = std::stod(text);
+          EXPECT_FALSE(is_held && (value < low || value > high || (kind & 1 && value == low) ||
+                                   (kind & 2 && value == high)))
+              << text;
+        }
+      }
+    }
+  }
+}
+
 TEST(JsonSchema, SchemasOfTooManyPartsAreRefused) {
   Json wide = Json::object();
   for (int i = 0; i < 1501; ++i) wide["anyOf"].push_back({{"const", i}});

@@ -326,6 +326,41 @@ TEST(Sampler, DrawsOnlyTokensOfTheMask) {
   EXPECT_EQ(drawn, (std::set<TokenId>{3, 31, 32, 70, 99}));
 }
 
+TEST(Sampler, ASparseMaskDrawsAsIfTheOtherLogitsWereMinusInfinity) {
+  constexpr size_t kVocab = 5000;
+  std::mt19937 random(18);
+  std::normal_distribution<float> normal(0, 2);
+  SamplerScratch scratch;
+  for (int i = 0; i < 300; ++i) {
+    SamplingParams params;
+    params.seed = static_cast<uint64_t>(i);
+    params.temperature = i % 5 == 0 ? 0.0f : 1.3f;
+    if (i % 3 == 0) params.top_k = 7;
+    if (i % 4 == 0) params.top_p = 0.8f;
+    if (i % 7 == 0) params.min_p = 0.05f;
+    if (i % 2 == 0) params.repetition_penalty = 1.2f;
+    const size_t n_allowed = i % 11 == 0 ? 1 : 1 + random() % 900;
+    std::vector<float> logits(kVocab), masked(kVocab, -std::numeric_limits<float>::infinity());
+    for (float& logit : logits) logit = normal(random);
+    std::vector<uint32_t> mask((kVocab + 31) / 32);
+    std::vector<TokenId> allowed;
+    for (size_t k = 0; k < n_allowed; ++k) {
+      const size_t id = random() % kVocab;
+      mask[id / 32] |= 1u << (id % 32);
+      masked[id] = logits[id];
+      allowed.push_back(static_cast<TokenId>(id));
+    }
+    if (i % 6 == 0) params.logit_bias.emplace_back(allowed.front(), 1.5f);
+    if (i % 13 == 0) params.logit_bias.emplace_back(allowed.back(), 100.0f);
+    const std::vector<TokenId> banned = {allowed[allowed.size() / 2], 3};
+    const Sampler sampler(params, 0, allowed);
+
+    EXPECT_EQ(sampler.Sample(logits, 9, banned, scratch, mask),
+              sampler.Sample(masked, 9, banned, scratch))
+        << "seed " << i;
+  }
+}
+
 TEST(Sampler, AnEmptyMaskOrABanOfTheWholeMaskDrawsNothing) {
   const std::vector<float> logits(40, 1.0f);
   std::vector<uint32_t> mask(2);

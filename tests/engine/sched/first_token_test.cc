@@ -423,6 +423,12 @@ TEST(BatchClass, HasTheWholeStepLongAfterTheLastInteractiveRequest) {
   clock.Add(random.Make(8, 1));
   EXPECT_EQ(rows(), 8);
   EXPECT_EQ(rows(), kChunk / 4);
+  for (int i = 0; i < 2; ++i) {
+    Job decodes = random.Make(1, 1000);
+    decodes.work_class = WorkClass::kBatch;
+    clock.Add(decodes);
+  }
+  EXPECT_EQ(rows(), kChunk / 4) << "decodes count";
   int64_t steps = 0;
   while (rows() < kChunk) ASSERT_LE(++steps, 2000);
 }

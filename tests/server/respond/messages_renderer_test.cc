@@ -289,8 +289,8 @@ TEST(MessagesRenderer, AFailureAfterTheStartIsOneErrorEvent) {
 
   const std::vector<NamedEvent> events = output.TakeEvents();
   EXPECT_EQ(events.back().name, "error");
-  EXPECT_EQ(events.back().data, MessagesJson::parse(R"({"type": "error", "request_id": "req_1",
-      "error": {"type": "overloaded_error", "message": "too slow"}})"));
+  EXPECT_EQ(events.back().data, MessagesJson::parse(R"({"type": "error",
+      "error": {"type": "overloaded_error", "message": "too slow"}, "request_id": "req_1"})"));
   MessagesReader reader;
   for (const NamedEvent& event : events) reader.Read(event);
   EXPECT_TRUE(reader.is_over());
@@ -373,7 +373,9 @@ class AnswerMaker {
   // Sends the arguments in random pieces.
   void SendArguments(RandomAnswer& answer, int index, const std::string& arguments) {
     for (size_t at = 0; at < arguments.size();) {
-      const size_t n = 1 + static_cast<size_t>(Below(5));
+      size_t n = 1 + static_cast<size_t>(Below(5));
+      // Parts hold whole characters.
+      while (at + n < arguments.size() && (arguments[at + n] & 0xc0) == 0x80) ++n;
       answer.parts.push_back(CallArguments{index, arguments.substr(at, n)});
       at += n;
     }

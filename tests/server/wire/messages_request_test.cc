@@ -199,7 +199,7 @@ TEST(MessagesRequest, ToolsBecomeFunctionsAndServerToolsAreLeftOut) {
   EXPECT_EQ(request.ignored_tools,
             (std::vector<std::string>{"web_search_20250305", "bash_20250124"}));
   EXPECT_FALSE(ParseMessages(kHello + R"(, "tools": [{"type": "computer_20250124"}],
-                                           "tool_choice": {"type": "auto"}})")
+                                           "tool_choice": {"type": "auto"})")
                    .chat->contains("tools"));
 }
 

@@ -119,6 +119,23 @@ TEST(ResponsesRequest, AnUnknownPreviousResponseIsRefused) {
             "previous_response_id previous_response_not_found");
 }
 
+TEST(ResponsesRequest, TokenIdsAreTheWholePromptAndAreNotStored) {
+  const auto parse = [](Json body) {
+    body["model"] = "m";
+    body["prompt_token_ids"] = {1, 2};
+    return ParseResponsesRequest(body, kResponsesLimits, StoredLookup());
+  };
+  const auto fault = [&](Json body) {
+    const auto error = ErrorOf([&] { parse(std::move(body)); });
+    return error ? error->param() : "none";
+  };
+
+  EXPECT_EQ((*parse({{"store", false}}).chat)["prompt_token_ids"], Json({1, 2}));
+  EXPECT_EQ(fault(Json::object()), "prompt_token_ids");
+  EXPECT_EQ(fault({{"store", false}, {"input", "Hi"}}), "prompt_token_ids");
+  EXPECT_EQ(fault({{"store", false}, {"instructions", "A"}}), "prompt_token_ids");
+}
+
 TEST(ResponsesRequest, AReferenceIsItsItem) {
   const Json messages = MessagesOf(R"([{"type":"item_reference","id":"msg_1o0"}])");
 

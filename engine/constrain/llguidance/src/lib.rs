@@ -4,7 +4,7 @@
 mod endless;
 mod number_guard;
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_int};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -17,6 +17,15 @@ type Result<T> = std::result::Result<T, String>;
 
 /// Deep enough for any grammar within the size limits of the caller. Untouched pages cost nothing.
 const COMPILE_STACK_BYTES: usize = 512 << 20;
+
+/// Added to the niceness of the compiling thread: beside busy workers it gets a tenth of a core, so
+/// that a step of the engine hardly waits for it.
+const COMPILE_NICENESS: c_int = 10;
+
+extern "C" {
+    /// On Linux, lowers the priority of the calling thread alone.
+    fn nice(increment: c_int) -> c_int;
+}
 
 pub struct TandemVocabulary {
     factory: ParserFactory,
@@ -80,6 +89,11 @@ fn guard<T>(message: &TandemMessage, action: impl FnOnce() -> Result<T>) -> Opti
     }
 }
 
+/// Unlike `guard`, it needs no data of the thread, which may be gone when the process exits.
+fn release<T>(value: Box<T>) {
+    drop(std::panic::catch_unwind(AssertUnwindSafe(|| drop(value))));
+}
+
 fn llguidance_error(text: String) -> anyhow::Error {
     anyhow::anyhow!(text)
 }
@@ -129,11 +143,7 @@ pub unsafe extern "C" fn tandem_vocabulary_new(
 #[no_mangle]
 pub unsafe extern "C" fn tandem_vocabulary_free(vocabulary: *mut TandemVocabulary) {
     if !vocabulary.is_null() {
-        let message = TandemMessage {
-            text: std::ptr::null_mut(),
-            size: 0,
-        };
-        guard(&message, || Ok(drop(Box::from_raw(vocabulary))));
+        release(Box::from_raw(vocabulary));
     }
 }
 
@@ -219,6 +229,8 @@ pub unsafe extern "C" fn tandem_grammar_compile(
                 .name("tandem-grammar".to_string())
                 .stack_size(COMPILE_STACK_BYTES)
                 .spawn_scoped(scope, || {
+                    // SAFETY: takes and returns plain integers.
+                    unsafe { nice(COMPILE_NICENESS) };
                     let run = AssertUnwindSafe(|| {
                         compile(factory, kind, data, limits).map_err(llguidance_error)
                     });
@@ -260,11 +272,7 @@ pub unsafe extern "C" fn tandem_matcher_clone(
 #[no_mangle]
 pub unsafe extern "C" fn tandem_matcher_free(matcher: *mut TandemMatcher) {
     if !matcher.is_null() {
-        let message = TandemMessage {
-            text: std::ptr::null_mut(),
-            size: 0,
-        };
-        guard(&message, || Ok(drop(Box::from_raw(matcher))));
+        release(Box::from_raw(matcher));
     }
 }
 

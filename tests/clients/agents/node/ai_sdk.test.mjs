@@ -12,16 +12,15 @@ import {
 import { z } from 'zod';
 
 import {
-  asked, base, expected, forced, getWeather, key, model as name, person, report,
+  asked, base, expected, getWeather, key, model as name, person, report,
 } from './support.mjs';
 
 const settings = { baseURL: base, apiKey: key };
 const api = process.env.TANDEM_AGENTS_API;
 // Anthropic's provider returns objects through a tool `json`.
 const ending = api === 'messages' ? '-json' : '';
-const object = api === 'messages' ? forced : {};
 const model = {
-  completions: () => createOpenAICompatible(
+  chat: () => createOpenAICompatible(
     { ...settings, name: 'tandem', supportsStructuredOutputs: true })(name),
   responses: () => createOpenAI(settings).responses(name),
   messages: () => createAnthropic(settings)(name),
@@ -59,7 +58,7 @@ describe('tools', () => {
     assert.ok(!types.has('error'));
   });
 
-  it('a forced tool is called', forced, async () => {
+  it('a forced tool is called', async () => {
     const { toolCalls } = await generateText(
       { model, tools, toolChoice: 'required', prompt: 'Go #weather', maxRetries: 0 });
 
@@ -67,7 +66,7 @@ describe('tools', () => {
     assert.deepEqual(toolCalls[0].input, { city: 'Paris' });
   });
 
-  it('tools come before the object of Output.object', forced, async () => {
+  it('tools come before the object of Output.object', async () => {
     const answer = await generateText(
       { ...loop, prompt: `Go #report${ending}`, output: Output.object({ schema: report }) });
 
@@ -77,14 +76,14 @@ describe('tools', () => {
 });
 
 describe('objects', () => {
-  it('generateObject returns an object of the schema', object, async () => {
+  it('generateObject returns an object of the schema', async () => {
     const { object } = await generateObject(
       { model, schema: person, prompt: `Who? #person${ending}`, maxRetries: 0 });
 
     assert.deepEqual(object, expected.ada);
   });
 
-  it('streamObject yields parts of the object', object, async () => {
+  it('streamObject yields parts of the object', async () => {
     const stream = streamObject({ model, schema: person, prompt: `Who? #person${ending}` });
     const parts = [];
     for await (const part of stream.partialObjectStream) parts.push(part);

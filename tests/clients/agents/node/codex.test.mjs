@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import { describe, it } from 'node:test';
 
 import { project, run } from './program.mjs';
-import { base, expected, forced, key, model } from './support.mjs';
+import { base, expected, key, model } from './support.mjs';
 
 // The settings of a user, see server/API.md. The catalogue gives the model the tool apply_patch.
 const config = (home) => `
@@ -34,7 +34,7 @@ const catalogue = {
     shell_type: 'shell_command', visibility: 'list', supported_in_api: true, priority: 1,
     availability_nux: null, upgrade: null, base_instructions: 'You are a coding agent.',
     supports_reasoning_summaries: false, support_verbosity: false, default_verbosity: null,
-    apply_patch_tool_type: forced.skip ? null : 'freeform', truncation_policy: { mode: 'bytes', limit: 10000 },
+    apply_patch_tool_type: 'freeform', truncation_policy: { mode: 'bytes', limit: 10000 },
     supports_parallel_tool_calls: true, context_window: 200000, experimental_supported_tools: [],
     input_modalities: ['text'],
   }],
@@ -60,7 +60,7 @@ function succeeded(result) {
 }
 
 describe('codex exec', () => {
-  it('edits a file through apply_patch and reports it', forced, async () => {
+  it('edits a file through apply_patch and reports it', async () => {
     const directory = project();
     const result = await exec(directory, 'Change the greeting. #patch');
 

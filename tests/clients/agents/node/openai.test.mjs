@@ -9,7 +9,7 @@ import { zodFunction, zodResponseFormat } from 'openai/helpers/zod';
 import { z } from 'zod';
 
 import {
-  asked, base, expected, forced, getWeather, key, model, person, report,
+  asked, base, expected, getWeather, key, model, person, report,
 } from './support.mjs';
 
 const client = new OpenAI({ baseURL: base, apiKey: key, maxRetries: 0 });
@@ -49,7 +49,7 @@ describe('tools', () => {
     assert.deepEqual(asked, ['Paris', 'Oslo']);
   });
 
-  it('parse returns the arguments of a forced tool', forced, async () => {
+  it('parse returns the arguments of a forced tool', async () => {
     const answer = await client.chat.completions.parse({
       model, messages: user('#person-call'), tool_choice: 'required',
       tools: [zodFunction({ name: 'Person', parameters: person })],
@@ -80,7 +80,7 @@ describe('objects', () => {
     assert.ok(deltas > 3);
   });
 
-  it('tools come before the object', forced, async () => {
+  it('tools come before the object', async () => {
     const ask = {
       model, response_format: zodResponseFormat(report, 'report'),
       tools: [zodFunction({ name: 'get_weather', parameters: z.object({ city: z.string() }) })],

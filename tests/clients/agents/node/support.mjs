@@ -13,9 +13,6 @@ export const person = z.object({
 });
 export const report = z.object({ city: z.string(), degrees: z.number().int() });
 
-export const forced = {
-  skip: process.env.TANDEM_FORCES_CALLS !== '1' && 'this program cannot force calls',
-};
 const weather = { Paris: 'sunny, 21 °C', Oslo: 'snow, -3 °C' };
 // The cities of the calls so far; tests clear it.
 export const asked = [];

@@ -2,7 +2,6 @@
 
 import json
 import os
-import unittest
 
 import pydantic
 
@@ -30,8 +29,6 @@ class Report(pydantic.BaseModel):
 
 ADA = Person(**EXPECTED["ada"])
 REPORT = Report(**EXPECTED["report"])
-forced = unittest.skipUnless(os.environ["TANDEM_FORCES_CALLS"] == "1",
-                             "this program cannot force calls")
 # The cities of the calls so far; tests clear it.
 asked = []
 

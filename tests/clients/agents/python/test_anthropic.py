@@ -4,7 +4,7 @@ import json
 import unittest
 
 import anthropic
-from support import ADA, EXPECTED, KEY, MODEL, URL, Person, asked, forced, get_weather
+from support import ADA, EXPECTED, KEY, MODEL, URL, Person, asked, get_weather
 
 TOOL = {"name": "get_weather", "description": "The weather in a city.",
         "input_schema": {"type": "object", "properties": {"city": {"type": "string"}},
@@ -80,7 +80,6 @@ class Messages(unittest.TestCase):
         self.assertEqual("".join(pieces), EXPECTED["plain"])
         self.assertGreater(len(pieces), 3)
 
-    @forced
     def test_forced_tools(self):
         for choice in ({"type": "any"}, {"type": "tool", "name": "get_weather"}):
             message = self.ask(user("Go #weather"), tools=[TOOL], tool_choice=choice)

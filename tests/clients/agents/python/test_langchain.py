@@ -6,7 +6,7 @@ from langchain.agents import create_agent
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from support import ADA, BASE, EXPECTED, KEY, MODEL, REPORT, Person, Report, asked, forced
+from support import ADA, BASE, EXPECTED, KEY, MODEL, REPORT, Person, Report, asked
 from support import get_weather as plain_get_weather
 
 get_weather = tool(plain_get_weather)
@@ -46,7 +46,6 @@ class Agents(unittest.TestCase):
         self.assertTrue("".join(tokens).endswith(EXPECTED["both"]))
         self.assertEqual(sorted(asked), ["Oslo", "Paris"])
 
-    @forced
     def test_an_agent_returns_an_object_through_the_response_format(self):
         result = create_agent(model(), [get_weather],
                               response_format=ProviderStrategy(Report)).invoke(user("#report"))
@@ -54,14 +53,12 @@ class Agents(unittest.TestCase):
         self.assertEqual(result["structured_response"], REPORT)
         self.assertEqual(asked, ["Paris"])
 
-    @forced
     def test_an_agent_returns_an_object_through_a_tool(self):
         result = create_agent(model(), [], response_format=ToolStrategy(Person)).invoke(
             user("#person-call"))
 
         self.assertEqual(result["structured_response"], ADA)
 
-    @forced
     def test_structured_output_by_every_method(self):
         for method, name in (("json_schema", "person"), ("function_calling", "person-call"),
                              ("json_mode", "person")):

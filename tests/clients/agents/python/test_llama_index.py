@@ -7,7 +7,7 @@ from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.llms import ChatMessage
 from llama_index.core.prompts import PromptTemplate
 from llama_index.llms.openai_like import OpenAILike
-from support import ADA, BASE, EXPECTED, KEY, MODEL, Person, asked, forced, get_weather
+from support import ADA, BASE, EXPECTED, KEY, MODEL, Person, asked, get_weather
 
 
 def llm(**options):
@@ -32,7 +32,6 @@ class Agents(unittest.TestCase):
         self.assertEqual(str(asyncio.run(run("pair"))), EXPECTED["both"])
         self.assertEqual(sorted(asked), ["Oslo", "Paris", "Paris"])
 
-    @forced
     def test_a_structured_prediction_forces_its_tool(self):
         person = llm().structured_predict(Person, PromptTemplate("Who? #person-call"))
 

@@ -10,7 +10,7 @@ import unittest
 import openai
 import pydantic
 from support import (ADA, BASE, EXPECTED, KEY, MODEL, PATCH_GRAMMAR, REPORT, WEATHER_PARAMETERS,
-                     Person, Report, asked, forced, get_weather)
+                     Person, Report, asked, get_weather)
 
 TOOLS = [{"type": "function",
           "function": {"name": "get_weather", "parameters": WEATHER_PARAMETERS}}]
@@ -71,7 +71,6 @@ class Tools(unittest.TestCase):
 
         self.assertEqual(len(message.tool_calls), 1)
 
-    @forced
     def test_forced_calls(self):
         named = {"type": "function", "function": {"name": "get_weather"}}
         allowed = {"type": "allowed_tools",
@@ -82,7 +81,6 @@ class Tools(unittest.TestCase):
             self.assertEqual(json.loads(answer.message.tool_calls[0].function.arguments),
                              {"city": "Paris"})
 
-    @forced
     def test_the_input_of_a_custom_tool_obeys_its_grammar(self):
         tool = {"type": "custom", "custom": {"name": "apply_patch", "format": {
             "type": "grammar", "grammar": PATCH_GRAMMAR}}}
@@ -177,7 +175,6 @@ class Objects(unittest.TestCase):
         self.assertEqual(final.choices[0].message.parsed, ADA)
         self.assertGreater(len(partial), 3)
 
-    @forced
     def test_parse_returns_the_object_of_a_strict_tool(self):
         answer = self.client.chat.completions.parse(
             model=MODEL, messages=user("Who? #person-call"), tool_choice="required",
@@ -186,7 +183,6 @@ class Objects(unittest.TestCase):
         call = answer.choices[0].message.tool_calls[0].function
         self.assertEqual(call.parsed_arguments, ADA)
 
-    @forced
     def test_tools_then_an_object(self):
         messages = user("Report. #report")
         ask = dict(model=MODEL, tools=[openai.pydantic_function_tool(City, name="get_weather")],

@@ -5,7 +5,7 @@ import unittest
 
 import agents
 import openai
-from support import BASE, EXPECTED, KEY, MODEL, REPORT, Report, asked, forced
+from support import BASE, EXPECTED, KEY, MODEL, REPORT, Report, asked
 from support import get_weather as plain_get_weather
 
 get_weather = agents.function_tool(plain_get_weather)
@@ -49,14 +49,12 @@ class Agents(unittest.IsolatedAsyncioTestCase):
         self.assertEqual(result.final_output, EXPECTED["both"])
         self.assertEqual(sorted(asked), ["Oslo", "Paris"])
 
-    @forced
     async def test_a_tool_loop_ends_in_an_object(self):
         result = await agents.Runner.run(agent(output_type=Report), "#report")
 
         self.assertEqual(result.final_output, REPORT)
         self.assertEqual(asked, ["Paris"])
 
-    @forced
     async def test_a_forced_tool_is_called(self):
         settings = agents.ModelSettings(tool_choice="get_weather")
         result = await agents.Runner.run(agent(model_settings=settings), "#weather")

@@ -6,7 +6,7 @@ import unittest
 from pydantic_ai import Agent, NativeOutput
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
-from support import (ADA, BASE, EXPECTED, KEY, MODEL, REPORT, Person, Report, asked, forced,
+from support import (ADA, BASE, EXPECTED, KEY, MODEL, REPORT, Person, Report, asked,
                      get_weather)
 
 
@@ -32,7 +32,6 @@ class Agents(unittest.TestCase):
         self.assertEqual(result.output, EXPECTED["both"])
         self.assertEqual(sorted(asked), ["Oslo", "Paris"])
 
-    @forced
     def test_a_tool_loop_ends_in_the_object_of_the_output_tool(self):
         result = agent(tools=[get_weather], output_type=Report).run_sync("#report-call")
 

@@ -6,7 +6,7 @@ import unittest
 
 import openai
 from support import (ADA, BASE, EXPECTED, KEY, MODEL, PATCH_GRAMMAR, WEATHER_PARAMETERS, Person,
-                     asked, forced, get_weather)
+                     asked, get_weather)
 
 TOOL = {"type": "function", "name": "get_weather", "parameters": WEATHER_PARAMETERS,
         "strict": True}
@@ -78,13 +78,11 @@ class Responses(unittest.TestCase):
 
         self.assertEqual(final.output_parsed, ADA)
 
-    @forced
     def test_forced_tools(self):
         for choice in ("required", {"type": "function", "name": "get_weather"}):
             response = self.ask("Go #weather", tools=[TOOL], tool_choice=choice)
             self.assertEqual(json.loads(response.output[0].arguments), {"city": "Paris"})
 
-    @forced
     def test_a_custom_tool_takes_its_input_and_gives_its_output(self):
         tool = {"type": "custom", "name": "apply_patch",
                 "format": {"type": "grammar", **PATCH_GRAMMAR}}
@@ -97,7 +95,6 @@ class Responses(unittest.TestCase):
         self.assertEqual(call.input, EXPECTED["patch"])
         self.assertEqual(last.output_text, "The greeting is changed.")
 
-    @forced
     def test_a_custom_call_streams_its_input(self):
         tool = {"type": "custom", "name": "apply_patch",
                 "format": {"type": "grammar", **PATCH_GRAMMAR}}

@@ -4,11 +4,14 @@ A reply must have all required members, no other types, and no members that the 
 The types come from the official API documents. The arguments name the classes to run.
 """
 
+import functools
 import json
+import time
 import unittest
 import urllib.request
 
 import anthropic.types
+import openai
 import openai.types.chat
 import openai.types.responses
 import pydantic
@@ -16,14 +19,31 @@ from openai.types import CreateEmbeddingResponse
 from support import KEY, MODEL, URL, Person, WEATHER_PARAMETERS
 
 SCHEMA = Person.model_json_schema()
-# The program's own members, by class.
-EXTENSIONS = {"Choice": {"stop_reason"}, "ChatCompletionMessage": {"reasoning_content"}}
+# The program's own members, by class. OpenAI sends those of Response without documenting them.
+EXTENSIONS = {"Choice": {"stop_reason"}, "ChatCompletionMessage": {"reasoning_content"},
+              # In deltas. The type of the whole text has them.
+              "Logprob": {"bytes"}, "LogprobTopLogprob": {"bytes"},
+              "Response": {"store", "presence_penalty", "frequency_penalty"}}
 # Required by the document and nullable, which the types cannot tell from optional.
 RESPONSE_MEMBERS = {
     "id", "object", "created_at", "completed_at", "status", "error", "incomplete_details",
     "instructions", "model", "output", "parallel_tool_calls", "previous_response_id", "reasoning",
     "store", "temperature", "text", "tool_choice", "tools", "top_p", "truncation",
     "max_output_tokens", "metadata", "background", "usage"}
+
+
+def until_done(ask):
+    """The first status for which the work has ended."""
+    end = time.monotonic() + 60
+    while (batch := ask()).status not in ("completed", "failed", "expired", "cancelled"):
+        assert time.monotonic() < end, batch
+        time.sleep(0.05)
+    return batch
+
+
+@functools.cache
+def adapter(kind):
+    return pydantic.TypeAdapter(kind)
 
 
 def unknown(value, path="$"):
@@ -60,7 +80,7 @@ def post(path, body):
 
 class Types(unittest.TestCase):
     def check(self, kind, value):
-        parsed = pydantic.TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+        parsed = adapter(kind).validate_json(json.dumps(value), strict=True)
         self.assertEqual(unknown(parsed), [])
         return parsed
 
@@ -91,6 +111,26 @@ class Chat(Types):
     def test_embeddings(self):
         answer = post("/v1/embeddings", {"input": ["one", "two"], "encoding_format": "float"})
         self.check(CreateEmbeddingResponse, answer)
+
+    def test_batches(self):
+        sdk = openai.OpenAI(base_url=URL + "/v1", api_key=KEY, max_retries=0)
+        lines = [json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions",
+                             "body": {"model": MODEL, **body}})
+                 for i, body in enumerate(self.bodies())]
+        file = sdk.files.create(file=("lines.jsonl", "\n".join(lines).encode()), purpose="batch")
+        batch = sdk.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions",
+                                   completion_window="24h")
+        done = until_done(lambda: sdk.batches.retrieve(batch.id))
+        output = sdk.files.content(done.output_file_id).text
+
+        self.assertEqual(done.request_counts.completed, len(lines))
+        for value in (batch, done):
+            self.check(openai.types.Batch, json.loads(value.to_json(exclude_unset=False,
+                                                                    exclude_none=True)))
+        for line in output.splitlines():
+            reply = json.loads(line)["response"]
+            self.assertEqual(reply["status_code"], 200)
+            self.check(openai.types.chat.ChatCompletion, reply["body"])
 
 
 class Responses(Types):

@@ -1,4 +1,4 @@
-#include "bench/http_target.h"
+#include "bench/client/http_target.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
@@ -13,7 +13,7 @@
 #include <memory>
 #include <string_view>
 
-#include "bench/http_response_parser.h"
+#include "bench/client/http_response_parser.h"
 #include "engine/base/error.h"
 
 namespace tandem::bench {
