@@ -450,7 +450,7 @@ TEST(S2CoLoad, ThousandRequestsHaveOneCompletionEach) {
   options.max_model_len = kMaxModelLen;
   const LoadedModel model = OpenModel(ModelDir::Open(dir.path() / "model"), options, "");
   const KvCache::Shape block = ModelRunner::KvShape(*model.model, 1);
-  options.kv_cache_bytes = 2 * block.n_layers * block.n_kv_heads * block.head_block_bytes * 45;
+  options.kv_cache_bytes = 2 * block.n_layers * block.n_kv_heads * block.head_block_bytes * 30;
   Engine engine(model, options);
 
   std::mt19937 random(99);
