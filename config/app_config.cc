@@ -152,7 +152,7 @@ const ConfigKey kKeys[] = {
      .effect = "uploaded files, jobs and their results; one server at a time",
      .default_text = "$XDG_DATA_HOME/tandem"},
     {.name = "response-store", .member = &AppConfig::response_store, .unit = "responses",
-     .effect = "newest stored responses of /v1/responses; older than 30 days are removed too",
+     .effect = "newest stored responses of /v1/responses, of the last 30 days",
      .min = 1, .max = 1e6},
     {.name = "model-root", .member = &AppConfig::model_root, .unit = "DIR",
      .effect = "directory that paths in admin requests are relative to", .must_exist = true},

@@ -458,7 +458,7 @@ class Framing(Http):
 
 def routes():
     """(method, path) of every endpoint of the handler files."""
-    text = "".join(file.read_text() for file in (ROOT / "server" / "handlers").glob("*.cc"))
+    text = "".join(file.read_text() for file in (ROOT / "server" / "handlers").rglob("*.cc"))
     found = re.findall(r'\{(?:\.method = )?"(GET|POST|PUT|DELETE|PATCH)",\s*(?:\.pattern = )?"(/[^"]*)"', text)
     assert len(found) > 40
     return [(method, re.sub(r"\{\w+\+?\}", "tandem-stories", path)) for method, path in found]
@@ -946,7 +946,11 @@ class Keys(Http):
                 if path in public:
                     self.assertEqual(reply.status, 200, (method, path))
                 else:
-                    self.assertEqual((reply.status, reply.code()), (401, "invalid_api_key"),
+                    self.assertEqual(reply.status, 401, (method, path))
+                    # Anthropic's errors have a type in place of a code.
+                    anthropic = path.startswith("/v1/messages")
+                    word = reply.json()["error"]["type"] if anthropic else reply.code()
+                    self.assertEqual(word, "authentication_error" if anthropic else "invalid_api_key",
                                      (method, path))
                 asked.add((method, path))
         self.assertGreater(len(asked), 40)
@@ -959,14 +963,15 @@ class Keys(Http):
             reply = self.ask(server, get("/admin/models", header))
             self.assertEqual((reply.status, reply.code()), (403, "admin_disabled"))
 
-    def test_only_a_bearer_token_counts_and_wrong_keys_are_all_alike(self):
+    def test_a_bearer_token_or_x_api_key_counts_and_wrong_keys_are_all_alike(self):
         server = self.serve("--api-key", "secret-key")
-        for good in ("Bearer secret-key", "bearer secret-key", "BEARER secret-key"):
-            self.assertEqual(self.ask(server, get("/v1/models", "Authorization: " + good)).status, 200)
+        for good in ("Authorization: Bearer secret-key", "Authorization: bearer secret-key",
+                     "Authorization: BEARER secret-key", "X-Api-Key: secret-key"):
+            self.assertEqual(self.ask(server, get("/v1/models", good)).status, 200)
         missing, incorrect = set(), set()
         for header in ("X: y", "Authorization: secret-key", "Authorization: Basic secret-key",
                        "Authorization: Bearer secret-key x", "Authorization: Bearer  secret-key",
-                       "Authorization: Bearer", "Authorization:", "X-Api-Key: secret-key",
+                       "Authorization: Bearer", "Authorization:", "Api-Key: secret-key",
                        bearer("secret-key") + "\r\n" + bearer("secret-key")):
             reply = self.ask(server, get("/v1/models?api_key=secret-key&key=secret-key", header))
             self.assertEqual((reply.status, reply.headers["www-authenticate"]), (401, "Bearer"), header)

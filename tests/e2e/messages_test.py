@@ -321,7 +321,9 @@ class Tools(MessagesCase):
             for more in ({}, {"disable_parallel_tool_use": True}):
                 answer = self.server.post(MESSAGES, body(tools=self.TOOLS, max_tokens=120, temperature=1,
                                                          tool_choice=dict(choice, **more)))
-                self.assertEqual(answer["stop_reason"], "tool_use", answer)
+                # A model may begin calls until the limit ends them.
+                reasons = ("tool_use",) if more else ("tool_use", "max_tokens")
+                self.assertIn(answer["stop_reason"], reasons, answer)
                 calls = [block for block in answer["content"] if block["type"] == "tool_use"]
                 for block in calls:
                     self.checked(block)

@@ -56,6 +56,10 @@ void CallReader::Read(AnswerInput& input, AnswerWriter& writer) {
 
 void CallReader::Finish(AnswerInput& input, AnswerWriter& writer, bool was_cut) {
   Read(input, writer);
+  // The token limit left the beginning of a further call, which is no text.
+  const bool is_in_block = state_ == State::kBlock || state_ == State::kCall ||
+                           state_ == State::kAfterCall || state_ == State::kAfterSeparator;
+  if (was_cut && is_in_block && n_in_block_ > 0) return;
   FinishOpen(input, writer, was_cut);
 }
 

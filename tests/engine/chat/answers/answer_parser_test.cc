@@ -152,6 +152,19 @@ TEST(AnswerParser, ACallThatTheLimitCutStaysOpen) {
             "begin(now) a\"{\"k\": [1\" finish(calls)");
 }
 
+TEST(AnswerParser, TheBeginningOfAFurtherCallThatTheLimitCutIsNoText) {
+  const std::string list = R"([{"name": "now", "arguments": {}}, {"name": ")";
+  const std::string call = R"([TOOL_CALLS][{"name": "now", "arguments": {}}, {"na)";
+
+  EXPECT_EQ(Spell(ReadBytes(ReadsCalls("json"), list, true)),
+            "begin(now) a\"{}\" end finish(calls)");
+  EXPECT_EQ(Spell(ReadBytes(ReadsCalls("mistral"), call, true)),
+            "begin(now) a\"{}\" end finish(calls)");
+  // Nothing cut it, so the model meant text.
+  EXPECT_EQ(Spell(ReadBytes(ReadsCalls("json"), list, false)),
+            "begin(now) a\"{}\" end t\", {\"name\": \"\" finish(calls)");
+}
+
 TEST(AnswerParser, CallsBeyondTheLimitOfOneAreLeftOut) {
   AnswerOptions options = ReadsCalls("hermes");
   options.max_calls = 1;
