@@ -115,7 +115,9 @@ class Documentation(Case):
         self.assertEqual(self.server.stop(), 0)
         server = self.serve("--model-root", str(self.root))
         ids = [model["id"] for model in server.request("GET", "/v1/models", admin=True)[2]["data"]]
-        self.assertEqual([name.split(":")[0] for name in ids], ["tandem-stories", "ft"])
+        # The aliases of the Messages example stay too.
+        self.assertEqual([name.split(":")[0] for name in ids],
+                         ["tandem-stories", "ft", "claude-haiku-4-5", "claude-sonnet-4-5"])
 
     def test_the_readme(self):
         outputs = self.run_blocks("README.md")
