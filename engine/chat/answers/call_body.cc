@@ -22,7 +22,10 @@ constexpr size_t kMostSpace = 64;
 
 std::optional<std::string> ReadJsonString(std::string_view text) {
   std::optional<std::string> out;
-  ErrorOf([&] { out = ParseUntrustedJson(text, "call").get<std::string>(); });
+  ErrorOf([&] {
+    const nlohmann::ordered_json value = ParseUntrustedJson(text, "call");
+    if (value.is_string()) out = value.get<std::string>();
+  });
   return out;
 }
 

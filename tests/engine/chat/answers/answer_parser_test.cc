@@ -152,6 +152,14 @@ TEST(AnswerParser, ACallThatTheLimitCutStaysOpen) {
             "begin(now) a\"{\"k\": [1\" finish(calls)");
 }
 
+TEST(AnswerParser, ANameThatIsNoTextMakesText) {
+  for (const char* name : {"[1, \"a\"]", "{\"now\": 1}", "true", "null", "12"}) {
+    const std::string answer = "<tool_call>{\"name\": " + std::string(name) + "}</tool_call>";
+
+    EXPECT_EQ(Spell(ReadBytes(ReadsCalls("hermes"), answer)), "t\"" + answer + "\" finish");
+  }
+}
+
 TEST(AnswerParser, TheBeginningOfAFurtherCallThatTheLimitCutIsNoText) {
   const std::string list = R"([{"name": "now", "arguments": {}}, {"name": ")";
   const std::string call = R"([TOOL_CALLS][{"name": "now", "arguments": {}}, {"na)";
