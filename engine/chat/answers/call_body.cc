@@ -15,7 +15,8 @@ namespace {
 
 using Status = CallBody::Status;
 
-// The longest name of a tool is 64 bytes; a note may follow it.
+// The longest name of a tool is 64 bytes; a note may follow it. What ends the name must be complete
+// within so many bytes, however the text arrives.
 constexpr size_t kMostNameBytes = 256;
 // White space between two tags of a call. More of it is part of a value.
 constexpr size_t kMostSpace = 64;
@@ -129,9 +130,10 @@ class NamedBody : public CallBody {
   Status Read(AnswerInput& input, AnswerWriter& writer) override {
     if (!arguments_) {
       const AnswerInput::Found found = input.Find({&format_.name_end, 1});
-      if (found.mark.empty()) {
-        return input.text().size() > kMostNameBytes ? Status::kBad : Status::kMore;
-      }
+      const size_t n_bytes =
+          found.mark.empty() ? input.text().size() + 1 : found.at + found.mark.size();
+      if (n_bytes > kMostNameBytes) return Status::kBad;
+      if (found.mark.empty()) return Status::kMore;
       std::string_view name = input.text().substr(0, found.at);
       name = name.substr(0, std::min(name.find(format_.name_note), name.size()));
       name.remove_prefix(std::min(name.find_first_not_of(kWhiteSpace), name.size()));
@@ -175,10 +177,9 @@ class XmlBody : public CallBody {
     const std::string_view open = is_member ? kParameter : kFunction;
     const AnswerInput::Match begins = input.Begins(open);
     if (begins == AnswerInput::Match::kNo) return Status::kBad;
-    const size_t close = input.text().find('>');
-    if (begins == AnswerInput::Match::kMore || close == std::string_view::npos) {
-      return input.text().size() > kMostNameBytes ? Status::kBad : Status::kMore;
-    }
+    const size_t close = std::min(input.text().find('>'), input.text().size());
+    if (close >= kMostNameBytes) return Status::kBad;
+    if (begins == AnswerInput::Match::kMore || close == input.text().size()) return Status::kMore;
     const std::string_view name = input.text().substr(open.size(), close - open.size());
     if (!is_member && !writer.MayCall(name)) return Status::kBad;
     (is_member ? parameter_ : name_) = name;
@@ -284,13 +285,16 @@ class LiteralBody : public CallBody {
   Status CheckBeginning(std::string_view text, const AnswerWriter& writer) {
     const bool is_python = format_.style == CallStyle::kPythonic;
     const std::string_view before = is_python ? "[" : "call:";
-    const Status undecided = text.size() > kMostNameBytes ? Status::kBad : Status::kMore;
+    const std::string_view whole = text;
+    const Status undecided = whole.size() >= kMostNameBytes ? Status::kBad : Status::kMore;
     text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
     if (!text.starts_with(before)) return before.starts_with(text) ? undecided : Status::kBad;
     text.remove_prefix(before.size());
     text.remove_prefix(std::min(text.find_first_not_of(kWhiteSpace), text.size()));
     const size_t end = text.find(is_python ? '(' : '{');
     if (end == std::string_view::npos) return undecided;
+    const auto n_before = static_cast<size_t>(text.data() - whole.data());
+    if (n_before + end >= kMostNameBytes) return Status::kBad;
     has_name_ = writer.MayCall(text.substr(0, end));
     return has_name_ ? Status::kMore : Status::kBad;
   }

@@ -160,6 +160,22 @@ TEST(AnswerParser, ANameThatIsNoTextMakesText) {
   }
 }
 
+TEST(AnswerParser, NamesThatAreTooLongAreTextHoweverTheTextArrives) {
+  for (const size_t n : {200, 230, 240, 244, 245, 250, 256, 257, 300, 400}) {
+    const std::string long_name(n, 'x'), space(n, ' ');
+    for (const auto& [format, answer] : std::vector<std::pair<const char*, std::string>>{
+             {"qwen3-coder", "<tool_call><function=now><parameter=" + long_name +
+                                 ">1</parameter></function></tool_call>"},
+             {"mistral-args", "[TOOL_CALLS]now" + space + "[ARGS]{}"},
+             {"pythonic", "[" + space + "now()]"},
+             {"gemma4", "<|tool_call>call:" + space + "now{}<tool_call|>"}}) {
+      const AnswerOptions options = ReadsCalls(format);
+      EXPECT_EQ(Spell(ReadBytes(options, answer)), Spell(ReadWhole(options, answer)))
+          << format << n;
+    }
+  }
+}
+
 TEST(AnswerParser, TheBeginningOfAFurtherCallThatTheLimitCutIsNoText) {
   const std::string list = R"([{"name": "now", "arguments": {}}, {"name": ")";
   const std::string call = R"([TOOL_CALLS][{"name": "now", "arguments": {}}, {"na)";
