@@ -73,10 +73,16 @@ bool HarmonyReader::ReadBeginning(AnswerInput& input, AnswerWriter& writer) {
 
 bool HarmonyReader::ReadHeader(AnswerInput& input, AnswerWriter& writer) {
   const AnswerInput::Found found = input.Find({&kHarmonyMessage, 1});
-  if (found.mark.empty() && input.text().size() <= kMostHeaderBytes) return false;
+  const size_t n_bytes = found.mark.empty() ? input.text().size() : found.at + found.mark.size();
+  if (found.mark.empty() && n_bytes <= kMostHeaderBytes) return false;
   state_ = State::kBody;
   kind_ = Kind::kText;
-  if (found.mark.empty()) return true;  // no header is that long: text
+  if (n_bytes > kMostHeaderBytes) {
+    // No header is that long: text. Its first byte goes now, or its mark would begin it again.
+    writer.Text(input.Take(1));
+    input.Forget();
+    return true;
+  }
   BeginBody(input.text().substr(0, found.at), writer);
   input.Take(found.at + found.mark.size());
   if (kind_ != Kind::kCall) input.Forget();

@@ -176,6 +176,16 @@ TEST(AnswerParser, NamesThatAreTooLongAreTextHoweverTheTextArrives) {
   }
 }
 
+TEST(AnswerParser, AHeaderThatIsTooLongIsTextHoweverTheTextArrives) {
+  for (const size_t n : {100, 240, 250, 256, 300, 1000, 5000}) {
+    const std::string answer = "<|start|>" + std::string(n, 'x') + "<|message|>a";
+    const AnswerOptions options = ReadsCalls("harmony");
+    EXPECT_EQ(Spell(ReadBytes(options, answer)), Spell(ReadWhole(options, answer))) << n;
+  }
+  const std::string endless = "<|start|>" + std::string(5000, 'x');
+  EXPECT_EQ(Spell(ReadWhole(ReadsCalls("harmony"), endless)), "t\"" + endless + "\" finish");
+}
+
 TEST(AnswerParser, TheBeginningOfAFurtherCallThatTheLimitCutIsNoText) {
   const std::string list = R"([{"name": "now", "arguments": {}}, {"name": ")";
   const std::string call = R"([TOOL_CALLS][{"name": "now", "arguments": {}}, {"na)";
