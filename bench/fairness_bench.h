@@ -10,8 +10,10 @@ namespace tandem::bench {
 
 // `tandem bench fairness`: how long a first token takes beside other work, over the same alone. Two
 // measurements on one engine, in alternating pairs:
-//   batches: an open loop of interactive requests, with and without batch requests in flight.
-//   long: one short request, alone and while a long prompt is computed.
+//
+// - batches: an open loop of interactive requests, with and without batch requests in flight.
+//
+// - long: one short request, alone and while a long prompt is computed.
 struct FairnessBenchOptions {
   std::filesystem::path model;   // Hugging Face directory or GGUF file
   engine::EngineOptions engine;  // the prefix cache is off

@@ -10,7 +10,7 @@ struct Spelling {
   std::string_view prefix, suffix, middle;
 };
 
-// Of base models that were trained to fill in. Some files do not mark these tokens as special.
+// Spellings of base models with infill training. Some files do not mark these tokens as special.
 constexpr std::array kSpellings = {
     Spelling{"<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"},
     Spelling{"<fim_prefix>", "<fim_suffix>", "<fim_middle>"},
@@ -21,7 +21,7 @@ constexpr std::array kSpellings = {
     Spelling{"<PRE>", "<SUF>", "<MID>"},
 };
 
-// End of the infilled text, of the file, or of what was a file in training.
+// Each ends the infilled text, the file, or a file of the training text.
 constexpr std::array<std::string_view, 10> kEnds = {
     "<|fim_pad|>",        "<fim_pad>",     "<fim-pad>",  "<|repo_name|>", "<|file_sep|>",
     "<|file_separator|>", "<|endoftext|>", "<file_sep>", "<EOT>",         "▁<EOT>",

@@ -238,7 +238,7 @@ class Rewriter {
 
   // llguidance 1.9.1 reads an excluded whole number, such as {"exclusiveMinimum": 0,
   // "maximum": 0.5}, as allowed if the other bound lies within one of it. So the bound moves by a
-  // little. Its other bound may stand in another schema of an allOf.
+  // little, always: another schema of an allOf may have the other bound.
   static void MoveExclusiveBounds(Json& schema) {
     const auto type = schema.find("type");
     if (type != schema.end() && Lists(*type, "integer") && !Lists(*type, "number")) return;

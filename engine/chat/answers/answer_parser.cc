@@ -36,7 +36,7 @@ AnswerEvents AnswerParser::Push(std::string_view text, std::span<const size_t> t
     ReasoningSplitter::Pieces pieces = splitter_->Push(text);
     writer_.Reasoning(pieces.reasoning);
     content = std::move(pieces.content);
-    // The content is the end of what the splitter has read, so offsets count from the end.
+    // The content is the end of the text that the splitter has read, so offsets count from the end.
     for (const size_t end : token_ends) {
       const size_t n_behind = text.size() - end;
       if (n_behind < content.size()) ends.push_back(content.size() - n_behind);

@@ -22,7 +22,7 @@ class AnswerWriter {
   AnswerWriter(std::shared_ptr<const DeclaredTools> tools, int max_calls,
                std::function<std::string()> new_id);
 
-  // Events go to `out` from now on, which must outlive their use.
+  // Sets the list that receives the events. It must outlive the next calls.
   void SetOut(AnswerEvents* out) { out_ = out; }
 
   void Reasoning(std::string_view text);

@@ -15,8 +15,8 @@ namespace {
 
 using Status = CallBody::Status;
 
-// The longest name of a tool is 64 bytes; a note may follow it. What ends the name must be complete
-// within so many bytes, however the text arrives.
+// The longest name of a tool is 64 bytes; a note may follow it. The mark behind the name must be
+// complete within this many bytes. So the result does not depend on how the text was cut.
 constexpr size_t kMostNameBytes = 256;
 // White space between two tags of a call. More of it is part of a value.
 constexpr size_t kMostSpace = 64;

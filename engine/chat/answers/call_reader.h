@@ -7,7 +7,7 @@
 
 namespace tandem::engine {
 
-// Reads the formats whose calls stand in the text: behind an opening mark, or at the beginning.
+// Reads formats with calls inside the text: behind an opening mark, or at the beginning.
 class CallReader : public AnswerReader {
  public:
   explicit CallReader(const ToolFormat& format);

@@ -8,7 +8,7 @@
 
 namespace tandem::engine {
 
-// Reads harmony: an answer is a list of messages, each with a channel and perhaps a recipient.
+// Reads harmony. An answer is a list of messages. Each has a channel and perhaps a recipient:
 //
 //   <|channel|>analysis<|message|>thought<|end|><|start|>assistant<|channel|>final<|message|>text
 //   <|start|>assistant<|channel|>commentary to=functions.f<|message|>{"k": 1}<|call|>

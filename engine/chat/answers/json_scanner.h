@@ -5,8 +5,8 @@
 namespace tandem::engine {
 
 // Checks one JSON value byte by byte (RFC 8259, at most 64 levels) without storing it. Bytes above
-// 127 are accepted in strings; the caller ensures UTF-8. A number is complete only at the byte
-// after it, so a value that must end by itself is an object, a list, a string or a literal.
+// 127 are accepted in strings; the caller ensures UTF-8. Only the byte behind a number ends it.
+// All other values (objects, lists, strings, literals) end with their own last byte.
 class JsonScanner {
  public:
   enum class Status {
