@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/attempt.h"
@@ -22,6 +23,7 @@
 #include "engine/constrain/text_grammars.h"
 #include "engine/io/json.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/listed_tokens.h"
 
 namespace {
 
@@ -38,28 +40,14 @@ void Require(bool truth) {
 }
 
 // Every byte is a token; then the end token, then some longer ones.
-class FuzzTokens : public Tokenizer {
- public:
-  FuzzTokens() {
-    for (int byte = 0; byte < 256; ++byte) tokens_.emplace_back(1, static_cast<char>(byte));
-    tokens_.emplace_back("<end>");
-    for (const char* more : {"{\"", "\":", "\",\"", "true", "null", "000", "1234567890", "ab"}) {
-      tokens_.emplace_back(more);
-    }
+std::shared_ptr<const Tokenizer> Tokens() {
+  std::vector<std::string> tokens = ByteTokens();
+  tokens.emplace_back("<end>");
+  for (const char* more : {"{\"", "\":", "\",\"", "true", "null", "000", "1234567890", "ab"}) {
+    tokens.emplace_back(more);
   }
-  std::vector<TokenId> EncodeMixed(std::string_view, std::span<const TextRange>) const override {
-    return {};
-  }
-  int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
-  std::string_view TokenBytes(TokenId id) const override {
-    return tokens_[static_cast<size_t>(id)];
-  }
-  bool IsSpecial(TokenId id) const override { return id == kEnd; }
-  std::optional<TokenId> FindToken(std::string_view) const override { return std::nullopt; }
-
- private:
-  std::vector<std::string> tokens_;
-};
+  return std::make_shared<ListedTokens>(std::move(tokens), std::set<TokenId>{kEnd});
+}
 
 // Runs the reader of a stranger's grammar; returns false if it is refused.
 template <class Action>
@@ -92,8 +80,7 @@ std::optional<GrammarSource> SourceOf(unsigned kind, const std::string& text) {
 }
 
 // A grammar that turns out too large ends its text with an error.
-void Walk(const Grammar& grammar, const FuzzTokens& tokens, bool is_json,
-          std::string_view choices) {
+void Walk(const Grammar& grammar, const Tokenizer& tokens, bool is_json, std::string_view choices) {
   GrammarMatcher matcher = grammar.NewMatcher();
   std::vector<uint32_t> mask(MaskWords(tokens.vocab_size()));
   std::string text;
@@ -121,7 +108,7 @@ void Walk(const Grammar& grammar, const FuzzTokens& tokens, bool is_json,
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < 2 || LlguidanceVersion().empty()) return 0;
-  static const auto tokens = std::make_shared<const FuzzTokens>();
+  static const auto tokens = Tokens();
   static const GrammarCompiler compiler(tokens, {kEnd}, tokens->vocab_size());
   const std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
   if (!tandem::IsValidUtf8(text)) return 0;  // the parser of requests refuses it

@@ -9,12 +9,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/attempt.h"
 #include "engine/constrain/grammar.h"
 #include "engine/constrain/json_schema.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/listed_tokens.h"
 
 namespace {
 
@@ -25,25 +27,11 @@ using tandem::TokenId;
 constexpr TokenId kEnd = 256;
 
 // Every byte is a token; then the end token.
-class Bytes : public Tokenizer {
- public:
-  Bytes() {
-    for (int byte = 0; byte < 256; ++byte) tokens_.emplace_back(1, static_cast<char>(byte));
-    tokens_.emplace_back("<end>");
-  }
-  std::vector<TokenId> EncodeMixed(std::string_view, std::span<const TextRange>) const override {
-    return {};
-  }
-  int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
-  std::string_view TokenBytes(TokenId id) const override {
-    return tokens_[static_cast<size_t>(id)];
-  }
-  bool IsSpecial(TokenId id) const override { return id == kEnd; }
-  std::optional<TokenId> FindToken(std::string_view) const override { return std::nullopt; }
-
- private:
-  std::vector<std::string> tokens_;
-};
+std::shared_ptr<const Tokenizer> Tokens() {
+  std::vector<std::string> tokens = ByteTokens();
+  tokens.emplace_back("<end>");
+  return std::make_shared<ListedTokens>(std::move(tokens), std::set<TokenId>{kEnd});
+}
 
 bool Holds(const Grammar& grammar, const std::string& text) {
   GrammarMatcher matcher = grammar.NewMatcher();
@@ -73,7 +61,7 @@ int main() {
     std::cout << R"({"absent": true})" << std::endl;
     return 0;
   }
-  const GrammarCompiler compiler(std::make_shared<Bytes>(), {kEnd}, kEnd + 1);
+  const GrammarCompiler compiler(Tokens(), {kEnd}, kEnd + 1);
   for (std::string line; std::getline(std::cin, line);) {
     const Json answer = Answer(compiler, Json::parse(line));
     std::cout << answer.dump(-1, ' ', true, Json::error_handler_t::replace) << "\n";

@@ -14,30 +14,9 @@
 
 #include "engine/base/attempt.h"
 #include "engine/constrain/grammar.h"
-#include "engine/tokenizer/tokenizer.h"
+#include "tests/support/listed_tokens.h"
 
 namespace tandem::engine {
-
-// A tokenizer of a given list of tokens; it never encodes.
-class ListedTokens : public Tokenizer {
- public:
-  explicit ListedTokens(std::vector<std::string> tokens, std::set<TokenId> special = {})
-      : tokens_(std::move(tokens)), special_(std::move(special)) {}
-
-  std::vector<TokenId> EncodeMixed(std::string_view, std::span<const TextRange>) const override {
-    return {};
-  }
-  int64_t vocab_size() const override { return static_cast<int64_t>(tokens_.size()); }
-  std::string_view TokenBytes(TokenId id) const override {
-    return tokens_[static_cast<size_t>(id)];
-  }
-  bool IsSpecial(TokenId id) const override { return special_.contains(id); }
-  std::optional<TokenId> FindToken(std::string_view) const override { return std::nullopt; }
-
- private:
-  std::vector<std::string> tokens_;
-  std::set<TokenId> special_;
-};
 
 // A vocabulary whose last token is the end token.
 struct Vocabulary {
@@ -57,8 +36,7 @@ struct Vocabulary {
 
 // All bytes, and some longer tokens.
 inline Vocabulary ByteVocabulary() {
-  std::vector<std::string> tokens;
-  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  std::vector<std::string> tokens = ByteTokens();
   for (const char* more :
        {"{\"", "\":", "\",\"", "true", "false", "null", "ab", "a ", "12", "[["}) {
     tokens.emplace_back(more);
