@@ -146,6 +146,7 @@ inline const std::vector<FolderRule> kFolderRules = {
      {"engine/base", "engine/io", "engine/tensor", "engine/adapter", "engine/ops", "engine/formats",
       "engine/model", "engine/tools", "convert/spec", "convert/tensors", "convert/work",
       "convert/sources", "convert/formats", "convert/verify"}},
+    {"server/terminal", {"engine/base"}},
     {"server/database", {"engine/base"}},
     {"server/http/syntax", {"engine/base"}},
     {"server/http", {"engine/base", "server/http/syntax"}},
@@ -274,8 +275,10 @@ inline constexpr std::array kCli{Names("server/cli")};
 inline constexpr std::array kPrometheus{Names("server/metrics")};
 inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec"),
                                   Names("server/pipeline/spec")};
-// Constraints by regular expressions are tested against PCRE2.
-inline constexpr std::array kUnicode{Names("engine/tokenizer"), Names("tests/engine/constrain")};
+// Constraints by regular expressions are tested against PCRE2. A terminal's columns depend on the
+// class of a character.
+inline constexpr std::array kUnicode{Names("engine/tokenizer"), Names("tests/engine/constrain"),
+                                     Names("server/terminal")};
 inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
                                   Names("training/data/parquet/codecs")};
 // Compression of Parquet pages; zlib also computes their CRC.
