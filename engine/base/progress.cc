@@ -13,10 +13,9 @@ struct CurrentSink {
   std::shared_ptr<ProgressSink> sink;
 };
 
-// Never destroyed: threads may still begin tasks while the process exits.
 CurrentSink& Current() {
-  static auto* const current = new CurrentSink;
-  return *current;
+  static CurrentSink current;
+  return current;
 }
 
 std::shared_ptr<ProgressSink> SinkNow() {
@@ -41,11 +40,12 @@ void SetProgressSink(std::shared_ptr<ProgressSink> sink) {
   // The old sink is destroyed here, outside the lock: its destructor may write to a terminal.
 }
 
-ProgressTask::ProgressTask(std::string phase, std::string unit, int64_t total)
+ProgressTask::ProgressTask(std::string phase, std::string unit, int64_t total, int64_t done)
     : sink_(SinkNow()),
       phase_(std::move(phase)),
       unit_(std::move(unit)),
       id_(NextTaskId()),
+      done_(done),
       total_(total),
       next_show_((Clock::now() + kShowInterval).time_since_epoch().count()) {
   Show(false);

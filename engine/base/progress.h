@@ -11,11 +11,11 @@ namespace tandem {
 
 // How far a piece of long work is, for display.
 struct ProgressState {
-  uint64_t task = 0;        // different for every ProgressTask of this process
-  std::string_view phase;   // "packing weights of NAME"; may hold any bytes of a file name
-  std::string_view unit;    // "bytes", or a plural such as "steps"
-  int64_t done = 0;         // in units
-  int64_t total = 0;        // 0: unknown
+  uint64_t task = 0;         // different for every ProgressTask of this process
+  std::string_view phase;    // "packing weights of NAME"; may hold any bytes of a file name
+  std::string_view unit;     // "bytes", or a plural such as "steps"
+  int64_t done = 0;          // in units
+  int64_t total = 0;         // 0: unknown
   bool is_finished = false;  // the last state of this task
 };
 
@@ -37,8 +37,9 @@ void SetProgressSink(std::shared_ptr<ProgressSink> sink);
 // costs a few nanoseconds without a sink, and one reading of the clock with it.
 class ProgressTask {
  public:
-  // `total` is in units; 0: unknown.
-  ProgressTask(std::string phase, std::string unit, int64_t total);
+  // `total` and `done` are in units; a total of 0 is unknown. A task that resumes begins with what
+  // is done already, which does not count for its rate.
+  ProgressTask(std::string phase, std::string unit, int64_t total, int64_t done = 0);
   ~ProgressTask();
   ProgressTask(const ProgressTask&) = delete;
   ProgressTask& operator=(const ProgressTask&) = delete;
@@ -57,7 +58,7 @@ class ProgressTask {
   const std::string phase_;
   const std::string unit_;
   const uint64_t id_;
-  std::atomic<int64_t> done_{0};
+  std::atomic<int64_t> done_;
   std::atomic<int64_t> total_;
   std::atomic<Clock::rep> next_show_;
 };
