@@ -49,8 +49,7 @@ int RunPull(const PullFlags& flags) {
   std::stop_source stop;
   const auto cancelled = ErrorOf({ErrorCode::kCancelled}, [&] {
     const std::filesystem::path path = engine::PullModel(
-        *reference, options, engine::StoppingOnSignals(engine::ShowPullProgress(), stop),
-        stop.get_token());
+        *reference, options, engine::StoppingOnSignals(nullptr, stop), stop.get_token());
     std::printf("%s\n", path.c_str());
   });
   if (cancelled) {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "engine/io/atomic_write.h"
 #include "engine/tokenizer/training/bpe_trainer.h"
 #include "server/cli/tokenizer_source.h"
@@ -44,14 +45,11 @@ std::string InputText(const TokenizerFlags& flags, const std::string& inline_tex
 
 void Train(const TokenizerFlags& flags) {
   const std::string corpus = engine::ReadWholeFile(flags.corpus, kMaxCorpusBytes);
-  int64_t shown_percent = -1;
+  ProgressTask task("learning merges", "merges", 0);
   const std::string json =
       engine::TrainBpe(corpus, flags.trainer, [&](int64_t done, int64_t total) {
-        const int64_t percent = total > 0 ? done * 100 / total : 100;
-        if (percent / 10 == shown_percent / 10 && shown_percent >= 0) return;
-        shown_percent = percent;
-        std::fprintf(stderr, "merges %lld of %lld\n", static_cast<long long>(done),
-                     static_cast<long long>(total));
+        task.SetTotal(total);
+        task.Reach(done);
       });
   engine::WriteFileAtomically(flags.out, json);
   std::printf("wrote %s\n", flags.out.c_str());

@@ -155,7 +155,7 @@ inline const std::vector<FolderRule> kFolderRules = {
      {"engine/base", "server/database", "server/http/syntax", "server/http", "server/jobs"}},
     {"server/keys", {"engine/base", "server/database", "server/http"}},
     {"server/responses", {"engine/base", "server/database", "server/http", "server/keys"}},
-    {"server/metrics", {"engine/kv", "engine"}},
+    {"server/metrics", {"engine/base", "engine/kv", "engine"}},
     {"server/models",
      {"engine/base", "engine/io", "engine/hub", "engine/api", "engine/formats", "engine/model",
       "engine", "convert/work", "server/database", "server/jobs", "server/keys", "config"}},
