@@ -271,7 +271,6 @@ inline constexpr std::array kOpenSsl{Names("server/http"), Names("server/app"), 
 // The tests of the job store write databases that the store must refuse.
 inline constexpr std::array kSqlite{Names("server/database"), Names("tests/server/jobs")};
 inline constexpr std::array kCli{Names("server/cli")};
-inline constexpr std::array kPrometheus{Names("server/metrics")};
 inline constexpr std::array kYaml{Names("config"), Names("training/spec"), Names("convert/spec"),
                                   Names("server/pipeline/spec")};
 // Constraints by regular expressions are tested against PCRE2.
@@ -299,7 +298,6 @@ inline constexpr std::array<DoorRule, 23> kDoorRules{{
     {"openssl/", doors::kOpenSsl},
     {"sqlite3.h", doors::kSqlite},
     {"CLI/", doors::kCli},
-    {"prometheus/", doors::kPrometheus},
     {"yaml-cpp/", doors::kYaml, true},
     {"pcre2.h", doors::kUnicode, true},
     {"unicode/", doors::kUnicode, true},
