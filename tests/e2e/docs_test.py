@@ -2,7 +2,7 @@
 """The shell examples of the documentation, run in order in one shell with a fresh server.
 
 A comment `<!-- test: … -->` on the line before a block changes its expectation: `400 CODE` is a
-refusal with that code, `not run, REASON` omits the block.
+refusal with that code, `exit N` is a command that ends with N, `not run, REASON` omits the block.
 
 `docs_test.py BINARY [unittest arguments]`.
 """
@@ -25,6 +25,8 @@ END = "@@@ end of block"
 PRELUDE = f"""
 set -euo pipefail
 curl() {{ command curl -sS --max-time {PATIENCE_S} --fail-with-body "$@"; }}
+# Reads to the end: a writer that meets a closed pipe would stop the script.
+head() {{ command head "$@"; cat > /dev/null; }}
 """
 # Replaces ./serve, which builds first and then serves until it is stopped. Starts the program with
 # the same arguments on a free port, waits until it listens, and stops it.
@@ -44,11 +46,14 @@ class Block:
         self.mark = match["mark"] or ""
         self.refusal = self.mark[len("400 "):] if self.mark.startswith("400 ") else None
         self.is_run = not self.mark.startswith("not run, ")
+        self.code = 22 if self.refusal else 0  # of the last command; 22 is curl's for a refusal
+        if self.mark.startswith("exit "):
+            self.code = int(self.mark[len("exit "):])
 
     def script(self):
-        if self.refusal is None:
+        if self.code == 0:
             return f"{self.text}\necho; echo '{END}'\n"
-        return f"code=0; {{ {self.text} }} || code=$?\n[ $code = 22 ]\necho; echo '{END}'\n"
+        return f"code=0; {{ {self.text} }} || code=$?\n[ $code = {self.code} ]\necho; echo '{END}'\n"
 
 
 def blocks_of(file):
@@ -141,7 +146,7 @@ class Documentation(Case):
             self.assertEqual(len(blocks), (ROOT / file).read_text().count("```sh\n"), file)
             self.assertLessEqual(sum(not block.is_run for block in blocks), most, file)
             for block in blocks:
-                self.assertRegex(block.mark, r"^(|400 [a-z_]+|not run, \w.{10,})$")
+                self.assertRegex(block.mark, r"^(|400 [a-z_]+|exit [0-9]+|not run, \w.{10,})$")
 
 
 def pages():
