@@ -1,172 +1,153 @@
-// One operation as a folded section: parameters, body, answers, curl, and a form that sends it.
+// One operation as a folded section: parameters, a form that sends it, its curl, body and answers.
 
-import { h } from "../lib/dom.js";
-import { boundsOf, nameOfReference, partsOf, resolve, typeOf } from "./document.js";
-import { curlOf, send } from "./request.js";
+import {h, button, field} from '../lib/dom.js';
+import {curlOf} from '../lib/curl.js';
+import {copy, visible} from '../lib/text.js';
+import {boundsOf, nameOfReference, partsOf, resolve, typeOf} from './document.js';
+import {pathOf, send} from './request.js';
 
-const kMaxDepth = 16; // of opened schemas
+const MAX_DEPTH = 16;  // of opened schemas
 
 // Text with `code`.
-export function prose(text) {
-  return text.split("`").map((part, n) => (n % 2 ? h("code", {}, part) : part));
-}
+export const prose = (text) => text.split('`').map((part, n) => n % 2 ? h('code', null, part) : part);
 
-// A section that fills itself when it is opened for the first time.
-function folded(className, summary, fill) {
-  const details = h("details", { class: className }, h("summary", {}, ...summary));
-  details.addEventListener("toggle", () => {
-    if (!details.open || details.dataset.filled) return;
-    details.dataset.filled = "yes";
-    details.append(...fill());
+// A fold that gets its content when it is opened for the first time.
+function folded(tag, summary, content) {
+  const el = h(tag, null, h('summary', null, summary));
+  el.addEventListener('toggle', () => {
+    if (el.open && el.children.length === 1) el.append(...[content()].flat(Infinity));
   });
-  return details;
+  return el;
 }
 
 // `outer` are the names of the schemas around this one: a schema inside itself stays a name.
-function schemaRows(document, schema, outer = []) {
-  const rows = partsOf(document, schema).map((part) => schemaRow(document, part, outer));
-  return rows.length ? [h("ul", { class: "fields" }, ...rows)] : [];
+function schemaList(api, schema, outer = []) {
+  const rows = partsOf(api, schema).map((part) => schemaRow(api, part, outer));
+  return rows.length ? [h('ul.fields', null, rows)] : [];
 }
 
-function schemaRow(document, part, outer) {
-  const at = resolve(document, part.schema);
+function schemaRow(api, part, outer) {
+  const schema = resolve(api, part.schema);
   const name = nameOfReference(part.schema);
-  const head = [h("code", { class: "name" }, part.name), " ",
-                h("span", { class: "type" }, typeOf(document, part.schema))];
-  if (part.isRequired) head.push(" ", h("strong", {}, "required"));
-  const bounds = boundsOf(at);
-  if (bounds.length) head.push(" ", h("span", { class: "bounds" }, bounds.join(", ")));
-  if (at.description) head.push(h("p", {}, ...prose(at.description)));
+  const bounds = boundsOf(schema);
   const isInside = name && outer.includes(name);
-  if (isInside) head.push(h("p", {}, `The same as ${name} above.`));
-  const inner = name ? [...outer, name] : [...outer, ""];
-  if (isInside || inner.length > kMaxDepth || partsOf(document, part.schema).length === 0) {
-    return h("li", {}, ...head);
-  }
-  return h("li", {}, folded("schema", head, () => schemaRows(document, part.schema, inner)));
+  const head = [h('code.name', null, part.name), ' ', h('span.type', null, typeOf(api, part.schema)),
+    part.isRequired && [' ', h('strong', null, 'required')],
+    bounds.length > 0 && [' ', h('span.type', null, bounds.join(', '))],
+    isInside && h('span.type', null, ', as above'),
+    schema.description && h('span.about', null, prose(schema.description))];
+  const inner = [...outer, name];
+  if (isInside || inner.length > MAX_DEPTH || partsOf(api, part.schema).length === 0) return h('li', null, head);
+  return h('li', null, folded('details.schema', head, () => schemaList(api, part.schema, inner)));
 }
 
-function titled(title, ...content) {
-  return content.length ? [h("h4", {}, title), ...content] : [];
-}
+const titled = (title, ...content) => content.flat().length ? [h('h4', null, title), content] : [];
 
-function parameterList(document, operation) {
-  if (operation.parameters.length === 0) return [];
-  const rows = operation.parameters.map((parameter) => schemaRow(document, {
+const parameters = (api, operation) => titled('Parameters', operation.parameters.length ?
+  [h('ul.fields', null, operation.parameters.map((parameter) => schemaRow(api, {
     name: parameter.name, isRequired: parameter.required,
-    schema: { ...parameter.schema, description: parameter.description },
-  }, []));
-  return titled("Parameters", h("ul", { class: "fields" }, ...rows));
-}
+    schema: {...parameter.schema, description: parameter.description}}, [])))] : []);
 
-function answerList(document, operation) {
-  const rows = operation.responses.map(([status, response]) => {
-    const head = [h("code", { class: "name" }, status), " ", ...prose(response.description ?? "")];
+function answers(api, operation) {
+  const row = ([status, response]) => {
+    const head = [h('code.name', null, status), ' ', prose(response.description ?? '')];
     const media = Object.entries(response.content ?? {});
-    if (media.length === 0) return h("li", {}, ...head);
-    return h("li", {}, folded("schema", head, () => media.flatMap(([type, { schema }]) => [
-      h("p", { class: "type" }, `${type}: ${typeOf(document, schema)}`),
-      ...schemaRows(document, schema, [nameOfReference(schema)]),
-    ])));
-  });
-  return titled("Answers", h("ul", { class: "fields" }, ...rows));
+    if (!media.length) return h('li', null, head);
+    return h('li', null, folded('details.schema', head, () => media.map(([type, {schema}]) => [
+      h('p.type', null, `${type}: ${typeOf(api, schema)}`), schemaList(api, schema, [nameOfReference(schema)])])));
+  };
+  return titled('Answers', h('ul.fields', null, operation.responses.map(row)));
 }
 
-function copyButton(textOf) {
-  const button = h("button", { type: "button" }, "Copy");
-  button.addEventListener("click", async () => {
-    try {
-      await navigator.clipboard.writeText(textOf());
-      button.textContent = "Copied";
-    } catch {
-      button.textContent = "Copying failed: select the text";
-    }
-    setTimeout(() => { button.textContent = "Copy"; }, 2000);
-  });
-  return button;
-}
-
-// Inputs, curl and the answer. `keyOf` returns the key of the session.
-function tryIt(operation, keyOf) {
+// The inputs of an operation: elements to show, their values, and the body as text.
+function inputsOf(operation) {
   const inputs = new Map();
-  const fields = operation.parameters.filter((parameter) => parameter.in !== "header")
-    .map((parameter) => {
-      const input = h("input", { type: "text", autocomplete: "off", spellcheck: "false" });
-      inputs.set(parameter.name, input);
-      return h("label", {}, parameter.name, input);
-    });
-  const isJson = operation.bodyType === "application/json";
-  const body = isJson ? h("textarea", { rows: "8", spellcheck: "false" }) : null;
-  if (body) {
-    body.value = JSON.stringify(operation.example, null, 2);
-    fields.push(h("label", {}, "Body, as JSON", body));
-  }
-  const values = () => Object.fromEntries(
-    [...inputs].map(([name, input]) => [name, input.value.trim()]));
-  const curl = h("pre", { tabindex: "0", "aria-label": "The request as curl" });
-  const showCurl = () => { curl.textContent = curlOf(operation, values(), body?.value); };
-  for (const field of [...inputs.values(), body]) field?.addEventListener("input", showCurl);
-  showCurl();
-  const curlBlock = [h("h4", {}, "curl"), curl, copyButton(() => curl.textContent)];
-  const canSend = operation.method === "get" ||
-                  (operation.method === "post" && (isJson || !operation.bodyType));
-  if (!canSend) return [...fields.length ? [h("div", { class: "inputs" }, ...fields)] : [], ...curlBlock];
-  return [h("h4", {}, "Try it"), sendForm(operation, { fields, values, body, inputs, keyOf }),
-          ...curlBlock];
+  const fields = operation.parameters.filter(({in: place}) => place !== 'header').map(({name, in: place}) => {
+    inputs.set(name, h('input', {type: 'text', autocomplete: 'off', spellcheck: 'false', required: place === 'path'}));
+    return field(name, inputs.get(name));
+  });
+  const body = operation.bodyType === 'application/json' ? h('textarea', {
+    rows: 8, spellcheck: 'false', value: JSON.stringify(operation.example, null, 2)}) : null;
+  if (body) fields.push(field('Body (JSON)', body));
+  return {
+    fields, elements: [...inputs.values(), body].filter(Boolean), body: () => body?.value,
+    values: () => Object.fromEntries([...inputs].map(([name, input]) => [name, input.value.trim()])),
+  };
 }
 
-function sendForm(operation, { fields, values, body, inputs, keyOf }) {
-  const button = h("button", { type: "submit", class: "primary" }, "Send");
-  const stop = h("button", { type: "button", hidden: true }, "Stop");
-  const status = h("p", { role: "status" });
-  const output = h("pre", { class: "answer", tabindex: "0", hidden: true, "aria-label": "The answer" });
-  const form = h("form", { class: "inputs" }, ...fields, h("p", {}, button, " ", stop), status, output);
-  for (const parameter of operation.parameters) {
-    if (parameter.in === "path") inputs.get(parameter.name).required = true;
+function curlText(operation, inputs) {
+  const request = {method: operation.method.toUpperCase(), path: pathOf(operation, inputs.values())};
+  if (operation.bodyType === 'multipart/form-data') Object.assign(request, {file: 'FILE', fields: {purpose: 'fine-tune'}});
+  if (inputs.body() !== undefined) {
+    try { request.body = JSON.parse(inputs.body()); } catch (error) { return `The body is not JSON: ${error.message}`; }
   }
+  return curlOf(request);
+}
+
+function curlBlock(operation, inputs) {
+  const code = h('pre', {tabindex: 0, 'aria-label': 'The request as curl'});
+  const done = h('span', {role: 'status'});
+  const show = () => { code.textContent = visible(curlText(operation, inputs)); done.textContent = ''; };
+  for (const el of inputs.elements) el.addEventListener('input', show);
+  addEventListener('tandem-key', show);
+  show();
+  return titled('curl', code, button('Copy', async () => {
+    done.textContent = await copy(curlText(operation, inputs), code) ? ' Copied' : ' Press Ctrl+C';
+  }), done);
+}
+
+function form(operation, inputs) {
+  const stop = h('button', {type: 'button', hidden: true}, 'Stop');
+  const status = h('p', {role: 'status'});
+  const output = h('pre', {tabindex: 0, hidden: true, 'aria-label': 'The answer'});
   let running = null;
-  stop.addEventListener("click", () => running?.abort());
-  form.addEventListener("submit", async (event) => {
+  stop.addEventListener('click', () => running?.abort());
+  const submit = async (event) => {
     event.preventDefault();
     running?.abort();
     const mine = running = new AbortController();
     const began = performance.now();
+    const say = (text) => { if (running === mine) status.textContent = text; };
     stop.hidden = output.hidden = false;
-    output.textContent = "";
-    status.textContent = "Waiting for the answer";
+    output.textContent = '';
+    say('Waiting for the answer');
     try {
-      const answer = await send(operation, values(), body?.value, keyOf(), mine.signal, (text) => {
-        if (running === mine) output.textContent = text;
+      const answer = await send(operation, inputs.values(), inputs.body(), mine.signal, (text) => {
+        if (running === mine) output.textContent = visible(text);
       });
-      if (running !== mine) return;
-      const seconds = ((performance.now() - began) / 1000).toFixed(2);
-      status.textContent = `${answer.status} in ${seconds} s` +
-        (answer.requestId ? `, request ${answer.requestId}` : "");
+      const time = ((performance.now() - began) / 1000).toFixed(2);
+      say(`${answer.status} in ${time} s${answer.requestId && `, request ${visible(answer.requestId)}`}`);
     } catch (error) {
-      if (running !== mine) return;
-      status.textContent = mine.signal.aborted ? "Stopped" : `No answer: ${error.message}`;
+      say(mine.signal.aborted ? 'Stopped' : 'The server does not answer. Check that it still runs.');
     }
-    running = null;
-    stop.hidden = true;
-  });
-  return form;
+    if (running === mine) { running = null; stop.hidden = true; }
+  };
+  return titled('Try it', h('form', {onsubmit: submit}, inputs.fields,
+    h('p.row', null, h('button.primary', {type: 'submit'}, 'Send'), stop), status, output));
 }
 
+// GETs, and POSTs of JSON or without a body. Others only show their curl.
+const canSend = ({method, bodyType}) =>
+  method === 'get' || (method === 'post' && (!bodyType || bodyType === 'application/json'));
+
+const KEYS = {'none': 'Needs no key.', 'API key': 'Needs an API key, if the server has keys.', 'admin key': 'Needs the admin key.'};
+
 // The section of an operation. Its content is made when it is opened.
-export function operationSection(document, operation, keyOf) {
-  const summary = [h("span", { class: `method ${operation.method}` }, operation.method.toUpperCase()),
-                   " ", h("code", {}, operation.path), " ",
-                   h("span", { class: "summary" }, operation.summary)];
-  const section = folded("operation", summary, () => [h("div", { class: "inside" },
-    ...operation.description ? [h("p", {}, ...prose(operation.description))] : [],
-    h("p", { class: "type" }, operation.key === "none" ? "Needs no key." :
-      `Needs the ${operation.key}${operation.key === "API key" ? ", if the server has keys" : ""}.`,
-      " ", h("a", { href: `#${operation.id}` }, "Link to this operation")),
-    ...parameterList(document, operation),
-    ...operation.bodySchema ? titled(`Body: ${operation.bodyType}`,
-      ...schemaRows(document, operation.bodySchema, [nameOfReference(operation.bodySchema)])) : [],
-    ...tryIt(operation, keyOf),
-    ...answerList(document, operation))]);
-  section.id = operation.id;
-  return section;
+export function operationSection(api, operation) {
+  const head = [h(`span.method.${operation.method}`, null, operation.method.toUpperCase()), ' ',
+    h('code', null, operation.path), ' ', h('span.type', null, operation.summary)];
+  const el = folded('details.operation', head, () => {
+    const inputs = inputsOf(operation);
+    return h('div.inside', null,
+      operation.description && h('p', null, prose(operation.description)),
+      h('p.type', null, KEYS[operation.key], ' ', h('a', {href: `#${operation.id}`}, 'Link to this operation')),
+      canSend(operation) ? form(operation, inputs) : inputs.fields,
+      curlBlock(operation, inputs),
+      parameters(api, operation),
+      operation.bodySchema && titled(`Body: ${operation.bodyType}`,
+        schemaList(api, operation.bodySchema, [nameOfReference(operation.bodySchema)])),
+      answers(api, operation));
+  });
+  el.id = operation.id;
+  return el;
 }
