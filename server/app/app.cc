@@ -139,6 +139,9 @@ App::App(AppOptions options)
           .model_root = options_.model_root,
           .drain = &drain_,
           .base_url = "",
+          .has_console = options_.has_console,
+          .console_dir = options_.console_dir,
+          .requires_key = [this] { return keys_.requires_key(); },
           .now = options_.clock} {
   StartManagedKeys();
   if (!ParseListenHost(options_.http.host).is_loopback && !keys_.requires_key() &&

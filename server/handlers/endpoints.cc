@@ -9,6 +9,7 @@ namespace tandem::server {
 
 // THE list: a file of handlers is declared here and named in AllEndpoints.
 std::span<const Endpoint> StatusEndpoints();
+std::span<const Endpoint> ConsoleEndpoints();
 std::span<const Endpoint> MetricsEndpoints();
 std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
@@ -79,7 +80,7 @@ std::vector<Endpoint> AllEndpoints() {
       AdminModelEndpoints(),     AvailableModelEndpoints(),
       AdapterEndpoints(),        AliasEndpoints(),
       ConvertEndpoints(),        AdminJobEndpoints(),
-      AdminKeyEndpoints(),
+      AdminKeyEndpoints(),       ConsoleEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

@@ -100,6 +100,10 @@ struct HandlerContext {
   std::filesystem::path model_root;  // paths in request bodies are relative to it
   DrainSignal* drain = nullptr;      // never null while requests run
   std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
+  bool has_console = true;           // false: --no-console
+  std::filesystem::path console_dir = {};  // assets for development; empty: the embedded ones
+  // Whether every route of /v1 needs a key. Unset: no.
+  std::function<bool()> requires_key = {};
   // Clock of `/health` and `/metrics`. Tests set it ahead, so that an engine looks stuck.
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };

@@ -174,13 +174,14 @@ inline const std::vector<FolderRule> kFolderRules = {
      {"engine/base", "engine/io", "server/database", "server/http", "server/files", "server/wire"}},
     {"server/pipeline",
      {"engine/base", "engine/io", "engine/hub", "training/spec", "convert/formats", "server/jobs"}},
+    {"server/console", {"engine/base", "engine/io"}},
     {"server/handlers", {"engine/base",      "engine/chat",      "engine/chat/answers",
                          "engine/tokenizer", "engine/constrain", "engine",
                          "training/data",    "training/spec",    "server/http/syntax",
                          "server/http",      "server/jobs",      "server/files",
                          "server/metrics",   "server/models",    "server/wire",
                          "server/admission", "server/respond",   "server/fine_tuning",
-                         "server/keys",      "server/batches"}},
+                         "server/keys",      "server/batches",   "server/console"}},
     {"server/handlers/admin",
      {"engine/base", "training/spec", "convert/spec", "convert/formats", "server/jobs",
       "server/models", "server/wire", "server/respond", "server/pipeline", "server/keys",
@@ -283,6 +284,8 @@ inline constexpr std::array kZstd{Names("engine/io"), Names("convert"),
                                   Names("training/data/parquet/codecs")};
 // Compression of Parquet pages; zlib also computes their CRC.
 inline constexpr std::array kPageCodecs{Names("training/data/parquet/codecs")};
+inline constexpr std::array kZlib{Names("training/data/parquet/codecs"), Names("server/console"),
+                                  Names("tests/server/console")};
 inline constexpr std::array kMpi{Names("training/dist")};
 inline constexpr std::array kEigen{Names("training"), Names("tests")};
 // bench measures the machine's roof with its own intrinsics. The tests of the vector functions
@@ -309,7 +312,7 @@ inline constexpr std::array<DoorRule, 23> kDoorRules{{
     {"zstd.h", doors::kZstd},
     {"zstd_errors.h", doors::kZstd},
     {"snappy.h", doors::kPageCodecs},
-    {"zlib.h", doors::kPageCodecs},
+    {"zlib.h", doors::kZlib},
     {"mpi.h", doors::kMpi},
     {"Eigen/", doors::kEigen},
     {"immintrin.h", doors::kIntrinsics},
