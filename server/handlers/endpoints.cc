@@ -25,7 +25,10 @@ std::span<const Endpoint> FileEndpoints();
 std::span<const Endpoint> BatchEndpoints();
 std::span<const Endpoint> FineTuningJobEndpoints();
 std::span<const Endpoint> FineTuningFollowEndpoints();
+std::span<const Endpoint> FineTuningPlanEndpoints();
+std::span<const Endpoint> ExamineEndpoints();
 std::span<const Endpoint> AdminModelEndpoints();
+std::span<const Endpoint> AvailableModelEndpoints();
 std::span<const Endpoint> AdapterEndpoints();
 std::span<const Endpoint> AliasEndpoints();
 std::span<const Endpoint> ConvertEndpoints();
@@ -65,18 +68,19 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),        MetricsEndpoints(),
-      OpenApiEndpoints(),       ModelEndpoints(),
-      ChatEndpoints(),          ResponsesEndpoints(),
-      CompletionEndpoints(),    MessagesEndpoints(),
-      EmbeddingEndpoints(),     RerankEndpoints(),
-      TokenizeEndpoints(),      RenderEndpoints(),
-      FileEndpoints(),          BatchEndpoints(),
-      FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
-      AdminModelEndpoints(),    AdapterEndpoints(),
-      AliasEndpoints(),         ConvertEndpoints(),
-      AdminJobEndpoints(),      AdminKeyEndpoints(),
-      ConsoleEndpoints(),
+      StatusEndpoints(),         MetricsEndpoints(),
+      OpenApiEndpoints(),        ModelEndpoints(),
+      ChatEndpoints(),           ResponsesEndpoints(),
+      CompletionEndpoints(),     MessagesEndpoints(),
+      EmbeddingEndpoints(),      RerankEndpoints(),
+      TokenizeEndpoints(),       RenderEndpoints(),
+      FileEndpoints(),           BatchEndpoints(),
+      FineTuningJobEndpoints(),  FineTuningFollowEndpoints(),
+      FineTuningPlanEndpoints(), ExamineEndpoints(),
+      AdminModelEndpoints(),     AvailableModelEndpoints(),
+      AdapterEndpoints(),        AliasEndpoints(),
+      ConvertEndpoints(),        AdminJobEndpoints(),
+      AdminKeyEndpoints(),       ConsoleEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {
