@@ -146,7 +146,7 @@ inline const std::vector<FolderRule> kFolderRules = {
      {"engine/base", "engine/io", "engine/tensor", "engine/adapter", "engine/ops", "engine/formats",
       "engine/model", "engine/tools", "convert/spec", "convert/tensors", "convert/work",
       "convert/sources", "convert/formats", "convert/verify"}},
-    {"server/terminal", {"engine/base"}},
+    {"server/terminal", {"engine/base", "engine/io", "engine/tokenizer/text"}},
     {"server/database", {"engine/base"}},
     {"server/http/syntax", {"engine/base"}},
     {"server/http", {"engine/base", "server/http/syntax"}},
