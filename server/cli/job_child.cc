@@ -20,6 +20,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/posix_file.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/jobs/process_lock.h"
 
 namespace tandem::server {
@@ -133,19 +134,18 @@ void EventLog::Write(const ProgressEvent& event) {
   }
   file_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n' << std::flush;
   // Step lines have no prefix, so that tools for MaxText's log recognise them.
-  if (event.kind == "step") {
-    std::printf("%s\n", event.message.c_str());
-  } else {
-    std::printf("%s: %s\n", event.kind.c_str(), event.message.c_str());
-  }
-  std::fflush(stdout);
+  const std::string prefix = event.kind == "step" ? "" : event.kind + ": ";
+  PrintAroundProgress([&] {
+    std::printf("%s%s\n", prefix.c_str(), event.message.c_str());
+    std::fflush(stdout);
+  });
   if (event.kind == "checkpoint") Sync();
 }
 
 // A run that resumes from the checkpoint does not report the earlier events again.
 void EventLog::Sync() {
   if (const auto error = ErrorOf([&] { engine::SyncPath(path_); })) {
-    std::printf("warning: %s\n", error->what());
+    PrintAroundProgress([&] { std::printf("warning: %s\n", error->what()); });
   }
 }
 

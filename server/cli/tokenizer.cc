@@ -13,6 +13,7 @@
 #include "engine/base/progress.h"
 #include "engine/io/atomic_write.h"
 #include "engine/tokenizer/training/bpe_trainer.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
 
@@ -35,6 +36,7 @@ struct TokenizerFlags {
   bool surround = false;
   bool json_lines = false;
   std::string ids;
+  ProgressFlags progress;
 };
 
 std::string InputText(const TokenizerFlags& flags, const std::string& inline_text) {
@@ -45,6 +47,7 @@ std::string InputText(const TokenizerFlags& flags, const std::string& inline_tex
 
 void Train(const TokenizerFlags& flags) {
   const std::string corpus = engine::ReadWholeFile(flags.corpus, kMaxCorpusBytes);
+  const ShownProgress shown(flags.progress);
   ProgressTask task("learning merges", "merges", 0);
   const std::string json =
       engine::TrainBpe(corpus, flags.trainer, [&](int64_t done, int64_t total) {
@@ -152,6 +155,7 @@ void AddTokenizer(CLI::App& command, int&) {
   train->add_option("--special", flags->trainer.special_tokens,
                     "control token; repeatable; control tokens get the first ids");
   train->add_option("--out,-o", flags->out, "file to write")->capture_default_str();
+  AddProgressFlags(*train, flags->progress);
   train->callback([flags] { Train(*flags); });
 
   CLI::App* encode = command.add_subcommand("encode", "print the token ids of a text");
