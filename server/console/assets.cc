@@ -12,16 +12,25 @@
 #include "engine/io/atomic_write.h"
 
 // Every file of the console: its symbol, and its name below server/console.
-#define TANDEM_CONSOLE_FILES(FILE)              \
-  FILE(console_index, "index.html")             \
-  FILE(console_style, "style.css")              \
-  FILE(console_app, "app.js")                   \
-  FILE(console_lib_api, "lib/api.js")           \
-  FILE(console_lib_chart, "lib/chart.js")       \
-  FILE(console_lib_curl, "lib/curl.js")         \
-  FILE(console_lib_dom, "lib/dom.js")           \
-  FILE(console_lib_text, "lib/text.js")         \
-  FILE(console_screens_chat, "screens/chat.js") \
+#define TANDEM_CONSOLE_FILES(FILE)                  \
+  FILE(console_index, "index.html")                 \
+  FILE(console_style, "style.css")                  \
+  FILE(console_app, "app.js")                       \
+  FILE(console_lib_api, "lib/api.js")               \
+  FILE(console_lib_chart, "lib/chart.js")           \
+  FILE(console_lib_curl, "lib/curl.js")             \
+  FILE(console_lib_dom, "lib/dom.js")               \
+  FILE(console_lib_text, "lib/text.js")             \
+  FILE(console_screens_chat, "screens/chat.js")     \
+  FILE(console_screens_data, "screens/data.js")     \
+  FILE(console_screens_models, "screens/models.js") \
+  FILE(console_screens_train, "screens/train.js")   \
+  FILE(console_models_load, "models/load.js")       \
+  FILE(console_models_aliases, "models/aliases.js") \
+  FILE(console_train_form, "train/form.js")         \
+  FILE(console_train_job, "train/job.js")           \
+  FILE(console_train_list, "train/list.js")         \
+  FILE(console_train_parts, "train/parts.js")       \
   FILE(console_screens_server, "screens/server.js")
 
 #define TANDEM_CONSOLE_EMBED(symbol, name) TANDEM_EMBED(symbol, TANDEM_CONSOLE_SOURCE "/" name);
