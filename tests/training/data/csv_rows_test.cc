@@ -8,6 +8,7 @@
 #include "tests/training/data/fault.h"
 #include "training/data/example.h"
 #include "training/data/row_format.h"
+#include "training/data/sample_encoder.h"
 
 namespace tandem::training {
 namespace {
