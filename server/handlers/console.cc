@@ -99,7 +99,8 @@ std::string FirstSteps(const HandlerContext& context, const char* why_no_console
           model +
           "\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": "
           "\"a story about a dog\"}]}'\n";
-  text += "Docs:    README.md in the source of this program\n";
+  text += why_no_console == nullptr ? "API:     open " + context.base_url + "/docs in a browser\n"
+                                    : "API:     curl " + context.base_url + "/openapi.json\n";
   return text;
 }
 
@@ -111,6 +112,14 @@ void Welcome(const HandlerContext& context, Request request, ResponseWriter writ
   }
   writer.AddHeader("vary", "Accept, Origin");
   writer.Text(200, FirstSteps(context, why_no_console));
+}
+
+// GET /docs: openapi.json as a page.
+void ShowApi(const HandlerContext& context, Request request, ResponseWriter writer) {
+  if (const char* why = WhyNoConsole(context, request)) {
+    throw Error(ErrorCode::kPermissionDenied, why).WithReason("no_console");
+  }
+  SendFile(context, "docs.html", request, writer);
 }
 
 // GET /console/{file+}
@@ -126,6 +135,7 @@ void GetConsoleFile(const HandlerContext& context, Request request, ResponseWrit
 std::span<const Endpoint> ConsoleEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
       {"GET", "/", Welcome, Access::kOpen},
+      {"GET", "/docs", ShowApi, Access::kOpen},
       {"GET", "/console/{file+}", GetConsoleFile, Access::kOpen},
   };
   return kEndpoints;

@@ -34,6 +34,10 @@ std::span<const Endpoint> AliasEndpoints();
 std::span<const Endpoint> ConvertEndpoints();
 std::span<const Endpoint> AdminJobEndpoints();
 std::span<const Endpoint> AdminKeyEndpoints();
+std::span<const Endpoint> OllamaChatEndpoints();
+std::span<const Endpoint> OllamaModelEndpoints();
+std::span<const Endpoint> OllamaEmbedEndpoints();
+std::span<const Endpoint> OllamaAbsentEndpoints();
 
 namespace {
 
@@ -43,6 +47,15 @@ constexpr size_t kFormBytes = 1 << 20;
 constexpr ApiStyle kAnthropicStyle = {.rewrite_error = RewriteForAnthropic,
                                       .error_event = "error",
                                       .request_id_header = "request-id"};
+constexpr ApiStyle kOllamaStyle = {.rewrite_error = RewriteForOllama,
+                                   .error_event = {},
+                                   .request_id_header = {},
+                                   .streams_lines = true};
+
+const ApiStyle* StyleOf(ApiKind api) {
+  if (api == ApiKind::kAnthropic) return &kAnthropicStyle;
+  return api == ApiKind::kOllama ? &kOllamaStyle : nullptr;
+}
 
 Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
   Route route{.method = endpoint.method,
@@ -54,7 +67,7 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
               .access = endpoint.access,
               .runs_on = endpoint.runs_on,
               .is_heavy = endpoint.is_heavy,
-              .style = endpoint.api == ApiKind::kAnthropic ? &kAnthropicStyle : nullptr};
+              .style = StyleOf(endpoint.api)};
   if (endpoint.open_body == nullptr) return route;
   route.open_body = [&context, open = endpoint.open_body](const Request& head,
                                                           std::function<void()> has_room) {
@@ -81,6 +94,8 @@ std::vector<Endpoint> AllEndpoints() {
       AdapterEndpoints(),        AliasEndpoints(),
       ConvertEndpoints(),        AdminJobEndpoints(),
       AdminKeyEndpoints(),       ConsoleEndpoints(),
+      OllamaChatEndpoints(),     OllamaModelEndpoints(),
+      OllamaEmbedEndpoints(),    OllamaAbsentEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

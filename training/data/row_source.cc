@@ -6,6 +6,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "training/data/pair.h"
 #include "training/data/permutation.h"
 
@@ -91,6 +92,7 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
   std::vector<Checked> checked;
   const auto is_enough = [&] { return options_.is_enough && options_.is_enough(); };
   const int64_t at_once = pool.n_threads() == 1 ? 1 : kRowsAtOnce;
+  ProgressTask task("checking rows of " + rows_->name(), "rows", rows_->size());
   for (int64_t from = 0; from < rows_->size() && !is_enough(); from += at_once) {
     const int64_t n = std::min(at_once, rows_->size() - from);
     checked.assign(static_cast<size_t>(n), {});
@@ -107,6 +109,7 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
     for (int64_t i = 0; i < n; ++i) {
       Count(from + i, checked[static_cast<size_t>(i)], report, visit);
     }
+    task.Add(n);
     report->checked += n;
   }
   report->samples = n_samples_;

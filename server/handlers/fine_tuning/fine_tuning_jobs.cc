@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/unix_time.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/files/file_store.h"
 #include "server/fine_tuning/fine_tuning_object.h"
@@ -135,7 +136,7 @@ void CreateFineTuningJob(const HandlerContext& context, Request request, Respons
     job = RequireJobs(context).Submit(JobType::kFineTune, RequestJson(draft, base).dump(),
                                       draft.spec, OwnerOf(request));
   });
-  writer.Json(200, FineTuningJobJson(job, UnixSeconds()).dump());
+  writer.Json(200, FineTuningJobJson(job, UnixNow()).dump());
 }
 
 // POST /v1/fine_tuning/validate
@@ -215,7 +216,7 @@ void ListFineTuningJobs(const HandlerContext& context, Request request, Response
         body["has_more"] = true;
         break;
       }
-      body["data"].push_back(FineTuningJobJson(job, UnixSeconds()));
+      body["data"].push_back(FineTuningJobJson(job, UnixNow()));
     }
     more = page.has_more && !page.jobs.empty();
     if (more) filter.after = page.jobs.back().id;
@@ -225,25 +226,25 @@ void ListFineTuningJobs(const HandlerContext& context, Request request, Response
 
 // GET /v1/fine_tuning/jobs/{id}
 void GetFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
-  writer.Json(200, FineTuningJobJson(FindFineTuningJob(context, request), UnixSeconds()).dump());
+  writer.Json(200, FineTuningJobJson(FindFineTuningJob(context, request), UnixNow()).dump());
 }
 
 // POST /v1/fine_tuning/jobs/{id}/cancel
 void CancelFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   const Job job = FindFineTuningJob(context, request);
-  writer.Json(200, FineTuningJobJson(RequireJobs(context).Cancel(job.id), UnixSeconds()).dump());
+  writer.Json(200, FineTuningJobJson(RequireJobs(context).Cancel(job.id), UnixNow()).dump());
 }
 
 // POST /v1/fine_tuning/jobs/{id}/pause
 void PauseFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   const Job job = FindFineTuningJob(context, request);
-  writer.Json(200, FineTuningJobJson(RequireJobs(context).Pause(job.id), UnixSeconds()).dump());
+  writer.Json(200, FineTuningJobJson(RequireJobs(context).Pause(job.id), UnixNow()).dump());
 }
 
 // POST /v1/fine_tuning/jobs/{id}/resume
 void ResumeFineTuningJob(const HandlerContext& context, Request request, ResponseWriter writer) {
   const Job job = FindFineTuningJob(context, request);
-  writer.Json(200, FineTuningJobJson(RequireJobs(context).Resume(job.id), UnixSeconds()).dump());
+  writer.Json(200, FineTuningJobJson(RequireJobs(context).Resume(job.id), UnixNow()).dump());
 }
 
 }  // namespace
