@@ -135,6 +135,23 @@ class Documentation(Case):
     def test_the_readme(self):
         self.run_blocks("README.md")
 
+    def test_the_server_accepts_the_example_of_each_body(self):
+        document = self.server.request("GET", "/openapi.json")[2]
+        n_answered = 0
+        for path, item in document["paths"].items():
+            for method in ("post", "put"):
+                media = item.get(method, {}).get("requestBody", {}).get("content", {})
+                if "application/json" not in media:
+                    continue
+                status, headers, answer = self.server.request(
+                    method.upper(), path.replace("{name}", "prod"),
+                    media["application/json"]["example"], admin=True)
+                n_answered += status < 300
+                if status >= 300:  # the example names a file or model that only its reader has
+                    self.assertRegex(answer["error"]["code"], "_not_found$", (path, answer))
+                self.assertIsNone(headers.get("x-ignored-params"), path)
+        self.assertGreater(n_answered, 12)
+
     def test_hardly_a_block_is_left_out_and_each_says_why(self):
         limits = [("server/API.md", 0), ("README.md", 1)]
         limits += [(page.relative_to(ROOT), 2) for page in pages()]
