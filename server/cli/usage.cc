@@ -34,16 +34,6 @@ std::vector<std::string> FlagsOf(const CLI::App& verb) {
 
 }  // namespace
 
-std::string NearestWord(std::string_view word, const std::vector<std::string>& known) {
-  const auto nearest =
-      std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
-        return EditDistance(word, a) < EditDistance(word, b);
-      });
-  // A typo has at most one edit per three characters, or two edits in a short word.
-  const size_t most = std::max<size_t>(2, word.size() / 3);
-  return nearest == known.end() || EditDistance(word, *nearest) > most ? "" : *nearest;
-}
-
 std::string VerbPath(const CLI::App& verb) {
   const CLI::App* parent = verb.get_parent();
   return parent == nullptr ? verb.get_name() : VerbPath(*parent) + " " + verb.get_name();

@@ -11,9 +11,6 @@ class App;
 
 namespace tandem::server {
 
-// The known word closest to a misspelt one; empty if none is close.
-std::string NearestWord(std::string_view word, const std::vector<std::string>& known);
-
 // Follows `words` from `root` as long as they name verbs: "checkpoint", "ls". Stops at the first
 // flag and at a verb without subcommands. Throws kInvalidArgument for an unknown verb, with the
 // nearest known one.

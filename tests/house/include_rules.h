@@ -147,6 +147,7 @@ inline const std::vector<FolderRule> kFolderRules = {
       "engine/model", "engine/tools", "convert/spec", "convert/tensors", "convert/work",
       "convert/sources", "convert/formats", "convert/verify"}},
     {"server/terminal", {"engine/base", "engine/io", "engine/tokenizer/text"}},
+    {"server/client", {"engine/base", "engine/io", "engine/hub", "server/terminal"}},
     {"server/database", {"engine/base"}},
     {"server/http/syntax", {"engine/base"}},
     {"server/http", {"engine/base", "server/http/syntax"}},
