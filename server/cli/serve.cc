@@ -211,7 +211,6 @@ void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sou
   std::string flag = "--" + name;
   if (key.short_flag != 0) flag += std::string(",-") + key.short_flag;
   std::string help(key.effect);
-  if (!key.choices.empty()) help += ": " + std::string(key.choices);
   if (!key.environment.empty()) help += " (or " + std::string(key.environment) + ")";
   auto& flags = sources.flags;
   if (std::holds_alternative<bool AppConfig::*>(key.member)) {
@@ -231,7 +230,9 @@ void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sou
     option = command.add_option_function<std::string>(
         flag, [&flags, name](const std::string& given) { flags[name] = {given}; }, help);
   }
-  option->type_name(key.unit.empty() ? "TEXT" : std::string(key.unit));
+  option->type_name(!key.choices.empty() ? std::string(key.choices)
+                    : key.unit.empty()   ? "TEXT"
+                                         : std::string(key.unit));
   if (const std::string text = config::DefaultText(key); !text.empty()) option->default_str(text);
 }
 

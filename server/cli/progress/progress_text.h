@@ -9,8 +9,9 @@ namespace tandem::server {
 // them visible text.
 struct ProgressFigures {
   uint64_t task = 0;
-  std::string phase;
-  std::string unit;   // "bytes", a plural such as "steps", or empty: only the percentage matters
+  std::string phase = {};
+  std::string unit =
+      {};             // "bytes", a plural such as "steps", or empty: only the percentage matters
   int64_t done = 0;   // in units
   int64_t total = 0;  // 0: unknown
   double per_second = 0;    // 0: unknown
