@@ -77,6 +77,8 @@ const ConfigKey kKeys[] = {
     {.name = "cors-origin", .member = &AppConfig::cors_origin, .unit = "ORIGIN",
      .effect = "web origin with access; * allows every origin",
      .default_text = "pages of this machine; any with an API key"},
+    {.name = "no-console", .member = &AppConfig::no_console, .unit = "",
+     .effect = "no pages for browsers at `/`"},
     {.name = "max-seqs", .member = &AppConfig::max_seqs, .unit = "sequences",
      .effect = "most sequences that run at once; more wait", .min = 1, .max = 4096},
     {.name = "max-queue", .member = &AppConfig::max_queue, .unit = "requests",

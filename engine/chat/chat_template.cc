@@ -165,6 +165,8 @@ class JinjaChatTemplate : public ChatTemplate {
     return source_.find(words) != std::string::npos;
   }
 
+  std::string_view source() const override { return source_; }
+
  private:
   TextPtr RenderText(const RenderInput& input, int64_t now,
                      std::vector<std::pair<size_t, size_t>>* generations) const {

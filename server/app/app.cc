@@ -69,7 +69,17 @@ std::string PlanOfTraining(const training::TrainSpec& spec) {
     static const double bf16 = MeasureRoof(engine::DType::kBF16);
     return bf16;
   };
-  return training::PlanJson(training::PlanTraining(spec, {.flops_per_second = roof()}));
+  const double flops = roof();
+  auto plan = nlohmann::ordered_json::parse(
+      training::PlanJson(training::PlanTraining(spec, {.flops_per_second = flops})));
+  plan["speed"] = {{"peak_flops_per_second", flops},
+                   {"assumed_share", training::kUsualShareOfRoof}};
+  // The job's process makes the same check before its first step.
+  const auto refusal =
+      ErrorOf({ErrorCode::kResourceExhausted}, [&] { training::RefuseWhatCannotFit(spec); });
+  plan["memory_refusal"] =
+      refusal ? nlohmann::ordered_json(refusal->what()) : nlohmann::ordered_json();
+  return plan.dump();
 }
 
 }  // namespace
@@ -115,6 +125,8 @@ App::App(AppOptions options)
           .detached = &detached_,
           .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
+          .named_models = {config::EmbeddedModelNames().begin(),
+                           config::EmbeddedModelNames().end()},
           .is_named_model =
               [](const std::string& name) { return config::OpenEmbeddedModel(name).has_value(); },
           .plan_training = PlanOfTraining,
@@ -123,6 +135,9 @@ App::App(AppOptions options)
           .model_root = options_.model_root,
           .drain = &drain_,
           .base_url = "",
+          .has_console = options_.has_console,
+          .console_dir = options_.console_dir,
+          .requires_key = [this] { return keys_.requires_key(); },
           .now = options_.clock} {
   StartManagedKeys();
   if (!ParseListenHost(options_.http.host).is_loopback && !keys_.requires_key() &&

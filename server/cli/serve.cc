@@ -126,6 +126,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.tls_cert = config.tls_cert;
   options.tls_key = config.tls_key;
   options.insecure = config.insecure;
+  options.has_console = !config.no_console;
+  // For work on the console without a rebuild, see server/console/README.md.
+  if (const char* dir = std::getenv("TANDEM_CONSOLE_DIR")) options.console_dir = dir;
   options.reasoning_parser = config.reasoning_parser == "think"  ? ReasoningParser::kThink
                              : config.reasoning_parser == "none" ? ReasoningParser::kNone
                                                                  : ReasoningParser::kAuto;

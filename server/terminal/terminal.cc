@@ -14,6 +14,11 @@ int TerminalWidth(int fd) {
   return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
+int TerminalHeight(int fd) {
+  winsize size{};
+  return ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_row > 0 ? size.ws_row : 24;
+}
+
 bool UseColour(int fd) {
   const char* const refused = std::getenv("NO_COLOR");
   if (refused != nullptr && *refused != '\0') return false;

@@ -10,6 +10,8 @@ bool IsTerminal(int fd);
 
 // Columns of the terminal; 80 if the descriptor is no terminal or the size is unknown.
 int TerminalWidth(int fd);
+// Lines of the terminal; 24 if unknown.
+int TerminalHeight(int fd);
 
 // Whether to write colours and other styles: on a terminal whose TERM is set and is not `dumb`,
 // unless NO_COLOR is set and not empty.

@@ -36,6 +36,7 @@ TEST(Terminal, AFileIsNoTerminalAndHasNoColour) {
   EXPECT_FALSE(IsTerminal(file));
   EXPECT_FALSE(UseColour(file));
   EXPECT_EQ(TerminalWidth(file), 80);
+  EXPECT_EQ(TerminalHeight(file), 24);
   close(file);
 }
 
@@ -45,6 +46,7 @@ TEST(Terminal, WidthIsTheTerminalsOwn) {
   const winsize size{.ws_row = 50, .ws_col = 123, .ws_xpixel = 0, .ws_ypixel = 0};
   ASSERT_EQ(ioctl(terminal.fd(), TIOCSWINSZ, &size), 0);
   EXPECT_EQ(TerminalWidth(terminal.fd()), 123);
+  EXPECT_EQ(TerminalHeight(terminal.fd()), 50);
 }
 
 TEST(Terminal, ColourObeysNoColorAndTerm) {
