@@ -13,22 +13,31 @@
 
 // Every file of the console: its symbol, and its name below server/console.
 #define TANDEM_CONSOLE_FILES(FILE)                  \
-  FILE(console_index, "index.html")                 \
-  FILE(console_style, "style.css")                  \
   FILE(console_app, "app.js")                       \
-  FILE(console_docs_page, "docs.html")              \
+  FILE(console_chat_lane, "chat/lane.js")           \
+  FILE(console_chat_message, "chat/message.js")     \
+  FILE(console_chat_settings, "chat/settings.js")   \
+  FILE(console_chat_tree, "chat/tree.js")           \
   FILE(console_docs_style, "docs.css")              \
+  FILE(console_docs_page, "docs.html")              \
   FILE(console_docs, "docs.js")                     \
   FILE(console_docs_document, "docs/document.js")   \
   FILE(console_docs_operation, "docs/operation.js") \
   FILE(console_docs_request, "docs/request.js")     \
+  FILE(console_index, "index.html")                 \
   FILE(console_lib_api, "lib/api.js")               \
   FILE(console_lib_chart, "lib/chart.js")           \
   FILE(console_lib_curl, "lib/curl.js")             \
   FILE(console_lib_dom, "lib/dom.js")               \
+  FILE(console_lib_markdown, "lib/markdown.js")     \
+  FILE(console_lib_metrics, "lib/metrics.js")       \
   FILE(console_lib_text, "lib/text.js")             \
+  FILE(console_lib_tokens, "lib/tokens.js")         \
   FILE(console_screens_chat, "screens/chat.js")     \
-  FILE(console_screens_server, "screens/server.js")
+  FILE(console_screens_server, "screens/server.js") \
+  FILE(console_server_jobs, "server/jobs.js")       \
+  FILE(console_server_keys, "server/keys.js")       \
+  FILE(console_style, "style.css")
 
 #define TANDEM_CONSOLE_EMBED(symbol, name) TANDEM_EMBED(symbol, TANDEM_CONSOLE_SOURCE "/" name);
 TANDEM_CONSOLE_FILES(TANDEM_CONSOLE_EMBED)

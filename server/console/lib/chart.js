@@ -3,8 +3,6 @@
 import {h, svg, fill} from './dom.js';
 import {number} from './text.js';
 
-const W = 600;
-
 function ticks(low, high, n) {
   const span = high - low || 1;
   const raw = span / n, power = 10 ** Math.floor(Math.log10(raw));
@@ -14,10 +12,12 @@ function ticks(low, high, n) {
   return out;
 }
 
-// At most one point per two units of width, keeping the ends: long runs have many steps.
+const MAX_POINTS = 400;
+
+// At most MAX_POINTS, keeping the ends: long runs have many steps.
 function thin(points) {
-  if (points.length <= W / 2) return points;
-  const step = points.length / (W / 2), out = [];
+  if (points.length <= MAX_POINTS) return points;
+  const step = points.length / MAX_POINTS, out = [];
   for (let i = 0; i < points.length; i += step) out.push(points[Math.floor(i)]);
   out.push(points.at(-1));
   return out;
@@ -25,7 +25,7 @@ function thin(points) {
 
 // chart({title, height, zero, x, format}): `zero` begins the axis at 0; `x` names the x axis and
 // `format` spells a value. el.set([{name, points: [[x, y], …]}]) draws; points are ordered by x.
-export function chart({title, height = 160, zero = false, x = '', format = (v) => number(v, v < 10 ? 2 : 0)}) {
+export function chart({title, height = 160, zero = false, x = '', format = (v) => number(v, v < 10 && v % 1 ? 2 : 0)}) {
   const legend = h('span.legend');
   const box = h('div.plot');
   const el = h('figure.chart', null, h('figcaption', null, h('span', null, title), legend), box);
@@ -42,6 +42,7 @@ export function chart({title, height = 160, zero = false, x = '', format = (v) =
     const x0 = Math.min(...xs), x1 = Math.max(...xs);
     let y0 = zero ? 0 : Math.min(...ys), y1 = Math.max(...ys);
     if (y0 === y1) { y1 += Math.abs(y1) * 0.1 || 1; if (!zero) y0 -= Math.abs(y0) * 0.1 || 1; }
+    const W = Math.max(240, box.clientWidth);  // letters keep their size at every width
     const left = 56, bottom = x ? 30 : 8;
     const px = (v) => left + (v - x0) / (x1 - x0 || 1) * (W - left - 8);
     const py = (v) => height - bottom - (v - y0) / (y1 - y0) * (height - bottom - 8);

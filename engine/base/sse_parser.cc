@@ -1,6 +1,8 @@
-#include "bench/client/sse_parser.h"
+#include "engine/base/sse_parser.h"
 
-namespace tandem::bench {
+#include "engine/base/error.h"
+
+namespace tandem {
 
 void SseParser::Feed(std::string_view bytes, const Sink& sink) {
   while (!bytes.empty()) {
@@ -16,6 +18,7 @@ void SseParser::Feed(std::string_view bytes, const Sink& sink) {
     const size_t cr = bytes.substr(0, end).find('\r');
     if (cr != std::string_view::npos) end = cr;
     if (end == std::string_view::npos) {
+      CheckSize(partial_.size() + bytes.size());
       partial_.append(bytes);
       return;
     }
@@ -29,6 +32,12 @@ void SseParser::Feed(std::string_view bytes, const Sink& sink) {
     }
     bytes.remove_prefix(end + 1);
   }
+}
+
+void SseParser::CheckSize(size_t n_bytes) const {
+  if (n_bytes <= max_bytes_) return;
+  throw Error(ErrorCode::kDataLoss, "the event stream has an event of more than " +
+                                        std::to_string(max_bytes_) + " bytes");
 }
 
 void SseParser::Line(std::string_view line, const Sink& sink) {
@@ -53,6 +62,7 @@ void SseParser::Line(std::string_view line, const Sink& sink) {
   if (colon != std::string_view::npos) value = line.substr(colon + 1);
   if (value.starts_with(' ')) value.remove_prefix(1);
   if (field == "data") {
+    CheckSize(data_.size() + value.size());
     data_.append(value);
     data_.push_back('\n');
     has_data_ = true;
@@ -61,4 +71,4 @@ void SseParser::Line(std::string_view line, const Sink& sink) {
   }  // id and retry are unused
 }
 
-}  // namespace tandem::bench
+}  // namespace tandem

@@ -1,11 +1,13 @@
-#include "bench/client/sse_parser.h"
+#include "engine/base/sse_parser.h"
 
 #include <gtest/gtest.h>
 
 #include <utility>
 #include <vector>
 
-namespace tandem::bench {
+#include "engine/base/error.h"
+
+namespace tandem {
 namespace {
 
 using Events = std::vector<std::pair<std::string, std::string>>;  // type, data
@@ -59,5 +61,15 @@ TEST(SseParser, DataWithoutAColonIsAnEmptyLineOfData) {
   EXPECT_EQ(ParseEvents("data\n\ndata\ndata\n\n", 3), (Events{{"message", ""}, {"message", "\n"}}));
 }
 
+TEST(SseParser, AnEndlessLineOrEventIsRefused) {
+  const SseParser::Sink ignore = [](const SseParser::Event&) {};
+  SseParser line(10);
+  line.Feed("data: abcd", ignore);
+  EXPECT_THROW(line.Feed("e", ignore), Error);
+  SseParser event(10);
+  event.Feed("data: abc\ndata: abc\n", ignore);
+  EXPECT_THROW(event.Feed("data: abc\n", ignore), Error);
+}
+
 }  // namespace
-}  // namespace tandem::bench
+}  // namespace tandem
