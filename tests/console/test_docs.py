@@ -141,11 +141,11 @@ class Docs(ConsoleCase):
         self.assertGreater(page.locator("li.link:visible").count(), 40)
 
     def test_the_key_is_the_one_of_the_session_and_never_in_a_command(self):
-        page = self.open_docs("#listModels", url=KEYED_URL)
         self.expect_error("status of 401")
+        page = self.open_docs("#listModels", url=KEYED_URL)
         section = self.section(page, "listModels")
         self.assertIn("invalid_api_key", self.send(section))
-        page.get_by_label("Key").fill(API_KEY)
+        page.locator("#key").fill(API_KEY)
         self.assertIn("tandem-stories", self.send(section))
         self.assertEqual(page.evaluate("sessionStorage.getItem('tandem.key')"), API_KEY)
         command = section.get_by_label("The request as curl").inner_text()
