@@ -9,6 +9,7 @@ namespace tandem::server {
 
 // THE list: a file of handlers is declared here and named in AllEndpoints.
 std::span<const Endpoint> StatusEndpoints();
+std::span<const Endpoint> ConsoleEndpoints();
 std::span<const Endpoint> MetricsEndpoints();
 std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
@@ -24,7 +25,10 @@ std::span<const Endpoint> FileEndpoints();
 std::span<const Endpoint> BatchEndpoints();
 std::span<const Endpoint> FineTuningJobEndpoints();
 std::span<const Endpoint> FineTuningFollowEndpoints();
+std::span<const Endpoint> FineTuningPlanEndpoints();
+std::span<const Endpoint> ExamineEndpoints();
 std::span<const Endpoint> AdminModelEndpoints();
+std::span<const Endpoint> AvailableModelEndpoints();
 std::span<const Endpoint> AdapterEndpoints();
 std::span<const Endpoint> AliasEndpoints();
 std::span<const Endpoint> ConvertEndpoints();
@@ -96,17 +100,21 @@ std::vector<Endpoint> AllEndpoints() {
       BatchEndpoints(),
       FineTuningJobEndpoints(),
       FineTuningFollowEndpoints(),
+      FineTuningPlanEndpoints(),
+      ExamineEndpoints(),
       AdminModelEndpoints(),
+      AvailableModelEndpoints(),
       AdapterEndpoints(),
       AliasEndpoints(),
       ConvertEndpoints(),
       AdminJobEndpoints(),
       AdminKeyEndpoints(),
+      ConsoleEndpoints(),
       OllamaChatEndpoints(),
       OllamaModelEndpoints(),
       OllamaEmbedEndpoints(),
-      OllamaPullEndpoints(),
       OllamaAbsentEndpoints(),
+      OllamaPullEndpoints(),
       LlamaServerCompletionEndpoints(),
       LlamaServerPropsEndpoints(),
   };
