@@ -149,7 +149,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
 }
 
 // Programs that wait for the server read the first line; the rest is for people.
-void Announce(App& app, bool needs_key) {
+void Announce(App& app, bool needs_key, bool has_console) {
   if (engine::LlguidanceVersion().empty()) {
     spdlog::warn(
         "no_structured_output reason=\"this program was built without Rust 1.87 or newer\" "
@@ -163,6 +163,7 @@ void Announce(App& app, bool needs_key) {
                                                       needs_key ? "TANDEM_API_KEY" : "")
                                            .c_str());
   }
+  if (has_console) std::printf("Console: %s/\n", app.base_url().c_str());
   std::fflush(stdout);
 }
 
@@ -201,7 +202,7 @@ int Serve(const ServeFlags& flags) {
     shown.reset();
     LogProgress();
   }
-  Announce(app, app.requires_key());
+  Announce(app, app.requires_key(), !config.no_console);
   NotifyService("READY=1");
   RunUntilSignal(app);
   return 0;

@@ -163,6 +163,18 @@ class ScriptedAnswers(ConsoleCase):
         self.check_axe(page)
         self.shot(page, "chat-hostile")
 
+    def test_the_cached_part_of_the_prompt_is_marked(self):
+        page = self.open()
+        usage = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8,
+                 "prompt_tokens_details": {"cached_tokens": 3}}
+        self.answer_with(page, chunk(content="x"), {"choices": [], "usage": usage})
+        self.ask(page)
+        answer = page.locator(".message.answer")
+        self.assertIn("prompt 7 tokens, 3 from cache", answer.locator(".stats").inner_text())
+        answer.get_by_role("button", name="Prompt").click()
+        answer.locator("[role=option]").first.wait_for()
+        self.assertEqual(answer.locator("[role=option].cached").count(), 3)
+
     def test_ten_megabytes_do_not_freeze_the_page(self):
         page = self.open()
         part = "word <b>and</b> **more** `x`\n" * 2000

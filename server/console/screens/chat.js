@@ -16,7 +16,7 @@ class ChatScreen {
     this.served = [];
     this.lanes = [];
     this.chats = loadChats();
-    this.side = h('aside.settings', {'aria-label': 'Settings', hidden: true, id: 'chat-settings'});
+    this.side = h('aside.settings', {'aria-label': 'Settings', hidden: true, id: 'chat-settings', onkeydown: (event) => { if (event.key === 'Escape') { this.toggleSettings(); this.tune.focus(); } }});
     this.columns = h('div.lanes');
     this.welcome = h('div');
     this.title = h('h1.grow');
