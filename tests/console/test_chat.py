@@ -155,7 +155,7 @@ class ScriptedAnswers(ConsoleCase):
         answer.locator(".reasoning summary").click()
         text = answer.inner_text()
         for part in ("<img src=x onerror=alert(1)>", "javascript:alert(3)", "<svg onload=alert(6)>",
-                     "\u241b[31mred", "\u27e8U+202E\u27e9txt.exe", "\u2407"):
+                     "\u27e8U+001B\u27e9[31mred", "\u27e8U+202E\u27e9txt.exe", "\u27e8U+0007\u27e9"):
             self.assertIn(part, text)
         for hidden in ("\x1b", "\u202e", "\u2066", "\U000e0041"):
             self.assertNotIn(hidden, page.locator("main").inner_text())
