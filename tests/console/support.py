@@ -108,11 +108,15 @@ class ConsoleCase(unittest.TestCase):
         if parts.scheme not in ("data", "blob") and f"{parts.scheme}://{parts.netloc}" != url:
             self.faults.append(f"request to {target}")
 
-    def check_axe(self, page):
-        """Fails with each finding of axe-core: its rule and the first elements."""
+    def check_axe(self, page, rules=None):
+        """Fails with each finding of axe-core: its rule and the first elements. None: all rules."""
         # The policy of the page forbids inline scripts, so axe comes through the debugger.
-        page.evaluate(AXE)
-        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(AXE)
+        options = {"resultTypes": ["violations"]}
+        if rules:
+            options["runOnly"] = rules
+        result = page.evaluate("(options) => axe.run(document, options)", options)
         findings = [f"{one['id']}: {[node['html'][:160] for node in one['nodes'][:3]]}"
                     for one in result["violations"]]
         self.assertEqual(findings, [], page.url)
