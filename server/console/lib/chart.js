@@ -51,8 +51,8 @@ export function chart({title, height = 160, zero = false, x = '', format = (v) =
       ticks(y0, y1, 4).map((v) => [
         svg('line', {x1: left, x2: W - 8, y1: py(v), y2: py(v), class: 'grid'}),
         svg('text', {x: left - 6, y: py(v) + 4, 'text-anchor': 'end'}, format(v))]),
-      x && ticks(x0, x1, 6).map((v) => svg('text', {x: px(v), y: height - 12, 'text-anchor': 'middle'}, number(v))),
-      x && svg('text', {x: W - 8, y: height - 1, 'text-anchor': 'end'}, x),
+      x && ticks(x0, x1, 6).map((v) => svg('text', {x: px(v), y: height - 15, 'text-anchor': 'middle'}, number(v))),
+      x && svg('text', {x: W - 8, y: height - 3, 'text-anchor': 'end'}, x),
       series.map((s, i) => s.points.length && svg('polyline', {
         class: `s${i}`, points: s.points.map(([a, b]) => `${px(a).toFixed(1)},${py(b).toFixed(1)}`).join(' ')}))));
   };
