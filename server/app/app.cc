@@ -333,6 +333,7 @@ void App::Stop() {
   });
   // Loads are aborted meanwhile; clients that wait for one get an error.
   std::thread stop_loading([this] {
+    if (pulls_) pulls_->Stop();
     if (host_) host_->StopLoading();
     if (adapters_) adapters_->Stop();
   });
@@ -346,6 +347,7 @@ void App::Stop() {
   if (host_) host_->Stop();
   http_->Stop();
   EndBackgroundResponses();
+  context_.pulls = nullptr;
   context_.model_host = nullptr;
   context_.adapter_host = nullptr;
   context_.aliases = nullptr;
