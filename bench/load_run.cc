@@ -12,9 +12,9 @@
 #include <deque>
 
 #include "bench/client/http_response_parser.h"
-#include "bench/client/sse_parser.h"
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
+#include "engine/base/sse_parser.h"
 
 namespace tandem::bench {
 namespace {

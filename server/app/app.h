@@ -27,6 +27,7 @@
 #include "server/models/load_adapter.h"
 #include "server/models/load_model.h"
 #include "server/models/model_host.h"
+#include "server/models/model_pulls.h"
 #include "server/responses/background_response.h"
 #include "server/responses/response_store.h"
 
@@ -52,6 +53,8 @@ struct AppOptions {
   // PEM files, read again on SIGHUP. Both or neither.
   std::filesystem::path tls_cert;
   std::filesystem::path tls_key;
+  bool has_console = true;            // the pages at `/` for browsers
+  std::filesystem::path console_dir;  // their files, read at each request; empty: the embedded ones
   bool insecure = false;  // allow a server without keys on an address that is not loopback
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none
@@ -182,6 +185,7 @@ class App {
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;
+  std::unique_ptr<ModelPulls> pulls_;  // after host_, which its callbacks use
   std::unique_ptr<Router> batch_router_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;

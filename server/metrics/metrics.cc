@@ -15,6 +15,7 @@
 #include <tuple>
 #include <utility>
 
+#include "engine/base/unix_time.h"
 #include "engine/kv/block_pool.h"
 #include "server/metrics/exposition.h"
 
@@ -163,8 +164,7 @@ void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const st
     for (const std::string& id : stats.waiting_adapters) waiting.insert(ShownName(snapshot, id));
   }
   // As in vLLM, the value is the time at which the labels were true.
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now = UnixNowExact();
   families.Gauge("lora_requests_info", "Adapters of running and waiting requests.",
                  {{"max_lora", std::to_string(max_adapters)},
                   {"model_name", name},

@@ -40,6 +40,12 @@ EventStream AnswerRenderer::StartStream() {
   return stream;
 }
 
+EventStream AnswerRenderer::StartLineStream() {
+  EventStream stream = writer_.StartLineStream();
+  stream.OnBackpressure(std::move(set_paused_));
+  return stream;
+}
+
 std::string AnswerRenderer::TakeLogprobs() { return std::exchange(logprobs_, {}); }
 
 void AnswerRenderer::AddLogprobs(const engine::TextDelta& delta) {
@@ -95,6 +101,7 @@ void AnswerRenderer::Handle(RequestFinished& finished) {
                          : end_.has_calls ? "tool_calls"
                                           : "stop");
   }
+  end_.timings = finished.timings;
   if (is_complete) {
     OnEnd(end_);
   } else {
