@@ -3,7 +3,7 @@
 BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config
   libboost-dev libssl-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev
-  libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev prometheus-cpp-dev
+  libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev
   libsnappy-dev libzstd-dev zlib1g-dev
 )
 # llguidance needs Rust 1.87. Debian's security archive has it under these names; the plain packages are too old.

@@ -19,153 +19,6 @@
 namespace tandem::config {
 namespace {
 
-constexpr double kAny = 1e18;
-
-// clang-format off
-const ConfigKey kKeys[] = {
-    {.name = "model", .member = &AppConfig::model, .unit = "PATH",
-     .effect = "model: directory, GGUF or llama2.c file, embedded name or hub name; repeatable",
-     .default_text = "the embedded model", .short_flag = 'm'},
-    {.name = "served-model-name", .member = &AppConfig::served_model_name, .unit = "NAME",
-     .effect = "names of the first model; responses carry the first name; repeatable",
-     .default_text = "the model's own"},
-    {.name = "adapter", .member = &AppConfig::adapter, .unit = "NAME=DIR",
-     .effect = "LoRA adapter of the first model: a PEFT directory, served as NAME; repeatable",
-     .default_text = "none"},
-    {.name = "any-model-name", .member = &AppConfig::any_model_name, .unit = "",
-     .effect = "the first model also answers to unknown model names"},
-    {.name = "dtype", .member = &AppConfig::dtype, .unit = "",
-     .effect = "type of the weights; int8 and int4 compute in bf16",
-     .choices = "auto|f32|bf16|int8|int4"},
-    {.name = "max-model-len", .member = &AppConfig::max_model_len, .unit = "tokens",
-     .effect = "longest context; a model that supports less keeps its own; 0: the model's own",
-     .min = 0, .max = 1 << 30},
-    {.name = "chat-template", .member = &AppConfig::chat_template, .unit = "FILE",
-     .effect = "Jinja chat template to use instead of the model's",
-     .default_text = "the model's own", .must_exist = true},
-    {.name = "reasoning-parser", .member = &AppConfig::reasoning_parser, .unit = "",
-     .effect = "return <think> text separately; auto: by chat template",
-     .choices = "auto|think|none"},
-    {.name = "tool-parser", .member = &AppConfig::tool_parser, .unit = "NAME",
-     .effect = "format of tool calls: auto (by chat template), none, or a name"},
-    {.name = "threads", .member = &AppConfig::threads, .unit = "threads",
-     .effect = "compute threads; 0: one per physical core", .min = 0, .max = 4096},
-    {.name = "memory", .member = &AppConfig::memory, .unit = "bytes",
-     .effect = "budget of all models for weights, KV cache and scratch, such as 8G",
-     .default_text = "80 % of available memory"},
-    {.name = "cache-size", .member = &AppConfig::cache_size, .unit = "bytes",
-     .effect = "size limit of the packed-weight cache on disk"},
-    {.name = "host", .member = &AppConfig::host, .unit = "ADDRESS",
-     .effect = "address to listen on"},
-    {.name = "port", .member = &AppConfig::port, .unit = "",
-     .effect = "port to listen on; 0 picks a free one", .min = 0, .max = 65535},
-    {.name = "insecure", .member = &AppConfig::insecure, .unit = "",
-     .effect = "allow serving without a key on an address that other machines can reach"},
-    {.name = "api-key", .member = &AppConfig::api_key, .unit = "KEY",
-     .effect = "key that clients must send; repeatable", .default_text = "none: open",
-     .environment = "TANDEM_API_KEY", .is_secret = true},
-    {.name = "api-key-file", .member = &AppConfig::api_key_file, .unit = "FILE",
-     .effect = "file with one API key per line; read again on SIGHUP", .default_text = "none",
-     .must_exist = true},
-    {.name = "api-keys-db", .member = &AppConfig::api_keys_db, .unit = "FILE",
-     .effect = "database of `tandem keys`; changes apply within a second",
-     .default_text = "DATA_DIR/keys.db"},
-    {.name = "isolate-keys", .member = &AppConfig::isolate_keys, .unit = "",
-     .effect = "files, fine-tuning jobs and their models are visible only to the key that made them"},
-    {.name = "admin-key", .member = &AppConfig::admin_key, .unit = "KEY",
-     .effect = "key of the admin routes; prefer admin-key-file to the flag",
-     .default_text = "none: off", .environment = "TANDEM_ADMIN_KEY", .is_secret = true},
-    {.name = "admin-key-file", .member = &AppConfig::admin_key_file, .unit = "FILE",
-     .effect = "file that contains only the admin key; read at start",
-     .default_text = "none", .must_exist = true},
-    {.name = "metrics-key", .member = &AppConfig::metrics_key, .unit = "KEY",
-     .effect = "key of /metrics, which is open without one", .default_text = "none: open",
-     .environment = "TANDEM_METRICS_KEY", .is_secret = true},
-    {.name = "tls-cert", .member = &AppConfig::tls_cert, .unit = "FILE",
-     .effect = "PEM file of the certificate chain, which turns on https; read again on SIGHUP",
-     .default_text = "none: http", .must_exist = true},
-    {.name = "tls-key", .member = &AppConfig::tls_key, .unit = "FILE",
-     .effect = "PEM file with the certificate's key; read again on SIGHUP",
-     .default_text = "none", .must_exist = true},
-    {.name = "allowed-host", .member = &AppConfig::allowed_host, .unit = "NAME",
-     .effect = "another accepted Host name; * accepts all; repeatable",
-     .default_text = "none; every name with an API key"},
-    {.name = "cors-origin", .member = &AppConfig::cors_origin, .unit = "ORIGIN",
-     .effect = "web origin with access; * allows every origin",
-     .default_text = "pages of this machine; any with an API key"},
-    {.name = "max-seqs", .member = &AppConfig::max_seqs, .unit = "sequences",
-     .effect = "most sequences that run at once; more wait", .min = 1, .max = 4096},
-    {.name = "max-queue", .member = &AppConfig::max_queue, .unit = "requests",
-     .effect = "most waiting requests; more get 503 with Retry-After", .min = 1, .max = 1 << 20},
-    {.name = "max-queue-per-key", .member = &AppConfig::max_queue_per_key, .unit = "requests",
-     .effect = "waiting requests per API key, then 429; 0: 3/4 of max-queue if several keys",
-     .min = 0, .max = 1 << 20},
-    {.name = "batch-concurrency", .member = &AppConfig::batch_concurrency, .unit = "requests",
-     .effect = "lines of all batches that run at once; 0: 16, at most half of max-seqs",
-     .min = 0, .max = 4096},
-    {.name = "share-prefix-cache", .member = &AppConfig::share_prefix_cache, .unit = "",
-     .effect = "let API keys share cached prompt prefixes; one key can then detect another's"},
-    {.name = "idle-release", .member = &AppConfig::idle_release, .unit = "s",
-     .effect = "idle time after which a model releases cached prefixes and KV memory; 0: never",
-     .min = 0, .max = 86400},
-    {.name = "prefill-chunk", .member = &AppConfig::prefill_chunk, .unit = "tokens",
-     .effect = "prompt tokens per step, all sequences together; 0: 256 to 1024 by model size",
-     .min = 0, .max = 1 << 16},
-    {.name = "max-body", .member = &AppConfig::max_body, .unit = "bytes",
-     .effect = "largest JSON body; larger ones get 413"},
-    {.name = "body-memory", .member = &AppConfig::body_memory, .unit = "bytes",
-     .effect = "memory of all JSON bodies together; a body beyond it gets 503 with Retry-After"},
-    {.name = "max-file", .member = &AppConfig::max_file, .unit = "bytes",
-     .effect = "largest uploaded file; larger ones get 413"},
-    {.name = "max-connections", .member = &AppConfig::max_connections, .unit = "connections",
-     .effect = "most open connections; more get 503", .min = 1, .max = 1 << 20},
-    {.name = "request-threads", .member = &AppConfig::request_threads, .unit = "threads",
-     .effect = "threads that parse requests, render templates and tokenise", .min = 1, .max = 256},
-    {.name = "header-timeout", .member = &AppConfig::header_timeout, .unit = "s",
-     .effect = "time for a request header, and for a TLS handshake",
-     .min = 0.01, .max = 86400},
-    {.name = "body-timeout", .member = &AppConfig::body_timeout, .unit = "s",
-     .effect = "time without progress of a request body", .min = 0.01, .max = 86400},
-    {.name = "keep-alive-timeout", .member = &AppConfig::keep_alive_timeout, .unit = "s",
-     .effect = "time that a kept connection may be idle", .min = 0.01, .max = 86400},
-    {.name = "write-timeout", .member = &AppConfig::write_timeout, .unit = "s",
-     .effect = "time in which a client may read nothing of its response",
-     .min = 0.01, .max = 86400},
-    {.name = "ping-interval", .member = &AppConfig::ping_interval, .unit = "s",
-     .effect = "silence after which a stream sends a keep-alive comment",
-      .min = 0.05, .max = 86400},
-    {.name = "queue-timeout", .member = &AppConfig::queue_timeout, .unit = "s",
-     .effect = "time a request may wait for the batch, then 503; 0: unlimited",
-     .min = 0, .max = 86400},
-    {.name = "request-timeout", .member = &AppConfig::request_timeout, .unit = "s",
-     .effect = "time a request may take in total, then 503 or an error event; 0: unlimited",
-     .min = 0, .max = 86400},
-    {.name = "drain-timeout", .member = &AppConfig::drain_timeout, .unit = "s",
-     .effect = "time for running requests to end when the server stops", .min = 0, .max = 86400},
-    {.name = "rate-limit-rpm", .member = &AppConfig::rate_limit_rpm, .unit = "requests/min",
-     .effect = "most requests per API key; more get 429 with Retry-After; 0: unlimited",
-     .min = 0, .max = 1e9},
-    {.name = "rate-limit-tpm", .member = &AppConfig::rate_limit_tpm, .unit = "tokens/min",
-     .effect = "prompt and output tokens of one API key, then 429; 0: unlimited",
-     .min = 0, .max = 1e12},
-    {.name = "data-dir", .member = &AppConfig::data_dir, .unit = "DIR",
-     .effect = "uploaded files, jobs and their results; one server at a time",
-     .default_text = "$XDG_DATA_HOME/tandem"},
-    {.name = "response-store", .member = &AppConfig::response_store, .unit = "responses",
-     .effect = "newest stored responses of /v1/responses, of the last 30 days",
-     .min = 1, .max = 1e6},
-    {.name = "model-root", .member = &AppConfig::model_root, .unit = "DIR",
-     .effect = "directory that paths in admin requests are relative to", .must_exist = true},
-    {.name = "metrics-namespace", .member = &AppConfig::metrics_namespace, .unit = "NAME",
-     .effect = "prefix of metric names; vllm suits dashboards made for vLLM"},
-    {.name = "log-level", .member = &AppConfig::log_level, .unit = "",
-     .effect = "log threshold",
-     .choices = "trace|debug|info|warn|error|off", .environment = "TANDEM_LOG_LEVEL"},
-    {.name = "log-format", .member = &AppConfig::log_format, .unit = "",
-     .effect = "format of log lines", .choices = "text|json"},
-};
-// clang-format on
-
 // An unusable value; `why` follows the key's name in messages.
 struct Unusable {
   std::string why;
@@ -329,15 +182,15 @@ struct Reader {
 };
 
 const ConfigKey* FindKey(std::string_view name) {
-  for (const ConfigKey& key : kKeys) {
+  for (const ConfigKey& key : ConfigKeys()) {
     if (key.name == name) return &key;
   }
   return nullptr;
 }
 
 std::string NearestKey(std::string_view name) {
-  const ConfigKey* nearest = &kKeys[0];
-  for (const ConfigKey& key : kKeys) {
+  const ConfigKey* nearest = &ConfigKeys().front();
+  for (const ConfigKey& key : ConfigKeys()) {
     if (EditDistance(name, key.name) < EditDistance(name, nearest->name)) nearest = &key;
   }
   return std::string(nearest->name);
@@ -445,8 +298,6 @@ bool IsText(const ConfigKey& key) {
 
 }  // namespace
 
-std::span<const ConfigKey> ConfigKeys() { return kKeys; }
-
 std::string DefaultText(const ConfigKey& key) {
   if (!key.default_text.empty()) return std::string(key.default_text);
   const std::vector<std::string> words = std::visit(Reader{AppConfig()}, key.member);
@@ -456,7 +307,7 @@ std::string DefaultText(const ConfigKey& key) {
 LoadedConfig LoadConfig(const ConfigSources& sources) {
   Loader loader;
   if (!sources.file.empty()) loader.ReadFile(sources.file);
-  for (const ConfigKey& key : kKeys) {
+  for (const ConfigKey& key : ConfigKeys()) {
     if (key.environment.empty() || !sources.environment) continue;
     const std::string variable(key.environment);
     const char* text = sources.environment(variable.c_str());
@@ -472,7 +323,7 @@ LoadedConfig LoadConfig(const ConfigSources& sources) {
 
 std::string DescribeConfig(const LoadedConfig& config) {
   std::string out;
-  for (const ConfigKey& key : kKeys) {
+  for (const ConfigKey& key : ConfigKeys()) {
     std::vector<std::string> words = std::visit(Reader{config.values}, key.member);
     const auto origin = config.origins.find(key.name);
     const bool is_list = std::holds_alternative<std::vector<std::string> AppConfig::*>(key.member);
@@ -495,7 +346,7 @@ std::string DescribeConfig(const LoadedConfig& config) {
 
 std::string ConfigTable() {
   std::string out = "| key | unit | default | effect |\n|---|---|---|---|\n";
-  for (const ConfigKey& key : kKeys) {
+  for (const ConfigKey& key : ConfigKeys()) {
     std::string effect(key.effect);
     std::string choices;
     for (const char c : key.choices) choices += c == '|' ? "`, `" : std::string(1, c);

@@ -51,6 +51,7 @@ struct AppConfig {
   std::string tls_key;
   std::vector<std::string> allowed_host;
   std::string cors_origin;
+  bool no_console = false;
 
   int64_t max_seqs = 64;
   int64_t max_queue = 1024;

@@ -7,32 +7,17 @@
 
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
+#include "engine/base/embed.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/posix_file.h"
 
-// Puts a file of the repository into the program's read-only data, aligned so that tensors can be
-// read in place. The stack note keeps the object from requesting an executable stack.
-#define TANDEM_EMBED(symbol, file)                    \
-  asm(".section .rodata.embedded, \"a\", @progbits\n" \
-      ".balign 64\n"                                  \
-      ".globl " #symbol "_begin\n" #symbol            \
-      "_begin:\n"                                     \
-      ".incbin \"" TANDEM_MODELS_DIR "/" file         \
-      "\"\n"                                          \
-      ".globl " #symbol "_end\n" #symbol              \
-      "_end:\n"                                       \
-      ".byte 0\n"                                     \
-      ".previous\n"                                   \
-      ".section .note.GNU-stack, \"\", @progbits\n"   \
-      ".previous\n");                                 \
-  extern "C" const std::byte symbol##_begin[];        \
-  extern "C" const std::byte symbol##_end[]
-
-TANDEM_EMBED(tandem_stories_config, "tandem-stories/config.json");
-TANDEM_EMBED(tandem_stories_generation_config, "tandem-stories/generation_config.json");
-TANDEM_EMBED(tandem_stories_model, "tandem-stories/model.safetensors");
-TANDEM_EMBED(tandem_stories_tokenizer, "tandem-stories/tokenizer.json");
-TANDEM_EMBED(tandem_stories_tokenizer_config, "tandem-stories/tokenizer_config.json");
+TANDEM_EMBED(tandem_stories_config, TANDEM_MODELS_DIR "/tandem-stories/config.json");
+TANDEM_EMBED(tandem_stories_generation_config,
+             TANDEM_MODELS_DIR "/tandem-stories/generation_config.json");
+TANDEM_EMBED(tandem_stories_model, TANDEM_MODELS_DIR "/tandem-stories/model.safetensors");
+TANDEM_EMBED(tandem_stories_tokenizer, TANDEM_MODELS_DIR "/tandem-stories/tokenizer.json");
+TANDEM_EMBED(tandem_stories_tokenizer_config,
+             TANDEM_MODELS_DIR "/tandem-stories/tokenizer_config.json");
 
 namespace tandem::config {
 namespace {

@@ -167,7 +167,7 @@ void Compare(const ModelSource& source, const ModelSource& written, int n_thread
 void Merge(const ConvertSpec& spec, const JobContext& context, engine::OpsContext& ops,
            const fs::path& dir) {
   const engine::ModelDir base = engine::ModelDir::Open(spec.base);
-  Progress progress(context);
+  Progress progress(context, "merging the adapter");
   const engine::MergeOptions options{
       .texts = TextsOf(*OpenModelFiles(spec.base, {}), {}),
       .cache_dir = context.cache_dir,
@@ -251,7 +251,8 @@ WriterReport Write(const ConvertSpec& spec, const JobContext& context, engine::O
   const auto source =
       OpenSource(read, format.casts_source ? FloatTypeOf(spec.dtype) : std::nullopt);
   Journal journal(work.path() / WorkDir::kJournalFile);
-  Progress progress(context, (spec.verify ? 2 : 1) * BytesToWrite(*source, format));
+  Progress progress(context, spec.verify ? "writing and verifying" : "writing",
+                    (spec.verify ? 2 : 1) * BytesToWrite(*source, format));
   const auto advance = [&](int64_t bytes) { progress.Advance(bytes); };
   if (!format.supports_resume) fs::remove_all(work.out());
   if (!format.IsFile()) {
@@ -286,7 +287,7 @@ WriterReport Write(const ConvertSpec& spec, const JobContext& context, engine::O
 // Runs the result for its certificate and returns the text of its record.
 std::string CertifiedRecord(const ConvertSpec& spec, const JobContext& context,
                             engine::OpsContext& ops, const WorkDir& work, WriterReport written) {
-  Progress reporter(context);
+  Progress reporter(context, "certifying");
   const auto progress = [&] { reporter.Reach(1, 1, "comparing logits"); };
   const Certificate certificate = Certify(
       spec, work.out(),
@@ -326,7 +327,7 @@ void MakeIn(WorkDir& work, const ConvertSpec& spec, const JobContext& context,
     }
   }
   WriterReport written = Write(spec, context, ops, work);
-  Progress progress(context);
+  Progress progress(context, "hashing the source");
   hashing.WaitForEnd([&] { progress.Reach(1, 1, "hashing the source"); });
   const std::string text = CertifiedRecord(spec, context, ops, work, std::move(written));
   const fs::path record = FormatOf(spec).IsFile() ? RecordOf(spec) : work.out() / kRecordFile;

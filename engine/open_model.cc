@@ -78,21 +78,6 @@ std::string SystemFingerprint(const Model& model, const KernelTable& kernels) {
   return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
 }
 
-// Packing takes seconds to minutes, only at the first load; logs progress at intervals. A small
-// model logs nothing.
-std::function<void(double)> PackingProgress(const std::string& name) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  return [name, begin, last = begin](double fraction) mutable {
-    const Clock::time_point now = Clock::now();
-    if (now - last < std::chrono::seconds(2) || fraction <= 0) return;
-    last = now;
-    const double seconds = std::chrono::duration<double>(now - begin).count();
-    spdlog::info("packing weights model=\"{}\" done={:.0f}% seconds={:.0f} left={:.0f}", name,
-                 100 * fraction, seconds, seconds / fraction - seconds);
-  };
-}
-
 }  // namespace
 
 std::shared_ptr<const Adapter> OpenAdapter(const std::filesystem::path& dir,
@@ -124,10 +109,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   ThreadPool pool(options.threads);
   OpsContext ops(kernels, pool);
   LoadOptions load = ToLoadOptions(options);
-  load.progress = [&, log = PackingProgress(dir.name())](double fraction) mutable {
-    log(fraction);
-    if (progress) progress(fraction);
-  };
+  load.progress = progress;
 
   // Before the weights: packing takes minutes, and a refused tokenizer ends the load immediately.
   std::optional<TokenizerFiles> files = LoadTokenizer(

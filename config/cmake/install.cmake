@@ -1,11 +1,17 @@
-# `cmake --install` puts the program, the libraries of engine/ and training/, their public headers and a
-# CMake package into the prefix. Other projects then use find_package(Tandem) and link Tandem::engine or
-# Tandem::training.
+# `cmake --install` puts everything into the prefix, or with `--component` one of
+#   program       bin/tandem, and its licences in share/doc/tandem
+#   library       the libraries of engine/ and training/, their public headers and a CMake package. Other projects then
+#                 use find_package(Tandem) and link Tandem::engine or Tandem::training.
+#   completions   for bash, zsh and fish
+#   man           manual pages
+# and, never by default, because it writes to /etc:
+#   service       the systemd unit and its configuration
 
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
-install(TARGETS tandem RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS tandem RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+include(config/cmake/install_program.cmake)
 
 # Lists a target and all targets of this project that it links.
 function(tandem_link_closure OUT)
@@ -33,7 +39,7 @@ tandem_link_closure(libraries engine training)
 set_target_properties(tandem_options PROPERTIES EXPORT_NAME options)
 install(TARGETS ${libraries} EXPORT TandemTargets
   # A folder of its own: other packages have a libengine.a too.
-  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/tandem)
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}/tandem COMPONENT library)
 
 # The headers that users include by name. The headers that these include are installed with them.
 set(public_headers
@@ -54,8 +60,9 @@ install(CODE "
   set(tandem_source_dir \"${CMAKE_SOURCE_DIR}\")
   set(tandem_include_dir \"${CMAKE_INSTALL_INCLUDEDIR}/tandem\")
   set(tandem_public_headers \"${public_headers}\")
-  include(\"${CMAKE_SOURCE_DIR}/config/cmake/install_headers.cmake\")")
-install(DIRECTORY engine/base/third_party DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/engine/base)
+  include(\"${CMAKE_SOURCE_DIR}/config/cmake/install_headers.cmake\")" COMPONENT library)
+install(DIRECTORY engine/base/third_party DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tandem/engine/base
+  COMPONENT library)
 target_include_directories(tandem_options INTERFACE
   $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/tandem>
   # Replaces a header of the JSON library, as in our build.
@@ -66,5 +73,5 @@ configure_package_config_file(config/cmake/TandemConfig.cmake.in ${CMAKE_BINARY_
   INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${CMAKE_BINARY_DIR}/TandemConfig.cmake ${CMAKE_BINARY_DIR}/TandemConfigVersion.cmake
-  DESTINATION ${package_dir})
-install(EXPORT TandemTargets NAMESPACE Tandem:: DESTINATION ${package_dir})
+  DESTINATION ${package_dir} COMPONENT library)
+install(EXPORT TandemTargets NAMESPACE Tandem:: DESTINATION ${package_dir} COMPONENT library)

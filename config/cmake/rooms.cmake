@@ -13,7 +13,6 @@ find_package(CLI11 REQUIRED)
 find_package(simdjson REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_package(ICU REQUIRED COMPONENTS uc)
-find_package(prometheus-cpp REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 # Compression formats of Parquet files.

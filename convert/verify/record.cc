@@ -1,6 +1,5 @@
 #include "convert/verify/record.h"
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "convert/formats/formats.h"
@@ -10,6 +9,7 @@
 #include "convert/work/provenance.h"
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
+#include "engine/base/unix_time.h"
 #include "engine/formats/checkpoint_manifest.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
@@ -84,10 +84,8 @@ Json SpecOf(const ConvertSpec& spec) {
 std::string RecordText(const ConvertSpec& spec, const fs::path& result,
                        const Certificate& certificate, const RecordContext& context) {
   const auto written = FindFormat(spec.format)->open(spec, result);
-  const std::chrono::seconds now = std::chrono::duration_cast<std::chrono::seconds>(
-      std::chrono::system_clock::now().time_since_epoch());
   Json record = {{"version", 1},
-                 {"created", now.count()},
+                 {"created", UnixNow()},
                  {"producer", {{"name", "tandem"}, {"version", TANDEM_VERSION}}},
                  {"spec", SpecOf(spec)},
                  {"format", FindFormat(spec.format)->name}};

@@ -16,8 +16,11 @@ std::string Mib(int64_t bytes) { return std::to_string(bytes >> 20); }
 
 }  // namespace
 
-Progress::Progress(const JobContext& context, int64_t total)
-    : context_(context), total_(total), last_report_(Clock::now()) {
+Progress::Progress(const JobContext& context, const std::string& phase, int64_t total)
+    : context_(context),
+      total_(total),
+      last_report_(Clock::now()),
+      task_(phase, total > 0 ? "bytes" : "tensors", total) {
   recent_.emplace_back(last_report_, 0);
 }
 
@@ -32,6 +35,7 @@ double Progress::Rate(Clock::time_point now) {
 
 void Progress::Advance(int64_t bytes) {
   done_ += bytes;
+  task_.Add(bytes);
   const auto now = Clock::now();
   const double rate = Rate(now);
   // A conversion of 0 bytes is at 100 %.
@@ -51,6 +55,11 @@ void Progress::Advance(int64_t bytes) {
 
 void Progress::Reach(int64_t done, int64_t total, const std::string& what) {
   if (context_.stop.stop_requested()) throw Error(ErrorCode::kCancelled, "stopped");
+  // A total of one only asks for a stop between calls of long work.
+  if (total > 1) {
+    task_.SetTotal(total);
+    task_.Reach(done);
+  }
   const int64_t percent = total == 0 ? 100 : 100 * done / total;
   if (percent != last_percent_) Report(percent, what, 0, 0);
 }

@@ -26,6 +26,7 @@ struct EngineStats {
   int64_t idle_releases_total = 0;  // see EngineOptions::idle_release
   int64_t kv_bytes = 0;
   int64_t scratch_bytes = 0;
+  int64_t max_seqs = 0;      // places in the batch
   int64_t max_adapters = 0;  // limit of different adapters in one batch
   // Adapter names of requests with a sequence in the batch, and of those without. A name may be in
   // both.

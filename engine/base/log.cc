@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -22,6 +23,23 @@ namespace {
 std::shared_ptr<spdlog::logger>& JsonEvents() {
   static std::shared_ptr<spdlog::logger> logger;
   return logger;
+}
+
+struct AroundWrite {
+  std::mutex mutex;  // guards call, and is held while it runs
+  std::function<void(const std::function<void()>& write)> call;
+};
+
+// Shared with the queues, which may outlive the static variable.
+const std::shared_ptr<AroundWrite>& SharedAroundWrite() {
+  static const auto shared = std::make_shared<AroundWrite>();
+  return shared;
+}
+
+// Colours on a terminal, unless NO_COLOR (no-color.org) is set.
+bool HasColours(int fd) {
+  const char* const refused = std::getenv("NO_COLOR");
+  return isatty(fd) == 1 && (refused == nullptr || *refused == '\0');
 }
 
 void AppendCode(std::string& out, unsigned code) {
@@ -172,6 +190,11 @@ void LogEvent(spdlog::level::level_enum level, std::string_view event, const Log
   }
 }
 
+void SetLogAroundWrite(std::function<void(const std::function<void()>& write)> around) {
+  const std::lock_guard lock(SharedAroundWrite()->mutex);
+  SharedAroundWrite()->call = std::move(around);
+}
+
 void ConfigureLog(std::string_view level, LogFormat format) {
   const std::string name(level);
   const spdlog::level::level_enum parsed = spdlog::level::from_str(name);
@@ -198,11 +221,19 @@ void ConfigureLog(std::string_view level, LogFormat format) {
         FormatEvent(format, "log_lines_dropped", {{"count", static_cast<int64_t>(n_dropped)}});
     return LineOf(*lines, {"tandem", spdlog::level::warn, event});
   };
+  options.around_write = [shared = SharedAroundWrite()](const std::function<void()>& write) {
+    const std::lock_guard lock(shared->mutex);
+    if (shared->call) {
+      shared->call(write);
+    } else {
+      write();
+    }
+  };
   const auto queue = std::make_shared<LogQueue>(std::move(options));
   const auto make = [&](const char* logger_name, Formatter lines) {
     auto logger = std::make_shared<spdlog::logger>(
         logger_name,
-        std::make_shared<QueueSink>(std::move(lines), queue, isatty(STDERR_FILENO) == 1));
+        std::make_shared<QueueSink>(std::move(lines), queue, HasColours(STDERR_FILENO)));
     logger->set_level(parsed);
     // spdlog's own handler writes to standard error, which may block.
     logger->set_error_handler([](const std::string&) {});

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <string>
 #include <string_view>
@@ -22,6 +23,12 @@ enum class LogFormat { kText, kJson };
 // `log_lines_dropped count=N` reports them later. At exit the process waits one second for a
 // reader.
 void ConfigureLog(std::string_view level, LogFormat format);
+
+// Replaces the function that the log's thread calls around its writes. It calls its argument, which
+// writes lines to standard error, and must not throw. A display on the same terminal removes its
+// own line before and restores it after. Empty (the default): nothing. Returns after a running call
+// of the old function.
+void SetLogAroundWrite(std::function<void(const std::function<void()>& write)> around);
 
 using LogValue = std::variant<std::string, int64_t, double>;
 using LogFields = std::vector<std::pair<std::string_view, LogValue>>;

@@ -138,9 +138,18 @@ void LogQueue::Run() {
       text.swap(waiting_);
       is_writing_ = true;
     }
-    if (!WriteAll(text)) return;
+    bool is_open = true;
+    const auto write = [&] {
+      is_open = WriteAll(text);
+      if (is_open) Report();
+    };
+    if (options_.around_write) {
+      options_.around_write(write);
+    } else {
+      write();
+    }
+    if (!is_open) return;
     text.clear();
-    Report();
   }
 }
 

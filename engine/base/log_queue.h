@@ -29,6 +29,9 @@ class LogQueue {
     std::chrono::milliseconds last_words{1000};
     // Returns the line that reports drops, with its line feed.
     std::function<std::string(uint64_t n_dropped)> report = {};
+    // Calls its argument, which writes, on the queue's thread. A display on the same terminal makes
+    // room for the lines. Empty: the queue writes at once.
+    std::function<void(const std::function<void()>& write)> around_write = {};
   };
   explicit LogQueue(Options options);
   ~LogQueue();

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/unix_time.h"
 #include "engine/chat/assistant_marks.h"
 #include "engine/chat/jinja/eval.h"
 #include "engine/chat/jinja/parser.h"
@@ -134,11 +134,6 @@ void DefineExtra(Runtime& rt, const Json& extra, Evaluator& evaluator) {
   }
 }
 
-int64_t SystemTimeUnixS() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::seconds>(now).count();
-}
-
 std::vector<RenderedPiece> ToPieces(const Text& text) {
   std::vector<RenderedPiece> pieces;
   text.ForEachRun(0, text.size(), [&pieces](std::string_view part, bool from_client) {
@@ -162,13 +157,15 @@ class JinjaChatTemplate : public ChatTemplate {
     if (input.messages == nullptr || !input.messages->is_array()) {
       throw Error(ErrorCode::kInvalidArgument, "messages must be an array").WithParam("messages");
     }
-    const int64_t now = input.now_unix_s.has_value() ? *input.now_unix_s : SystemTimeUnixS();
+    const int64_t now = input.now_unix_s.has_value() ? *input.now_unix_s : UnixNow();
     return ToPieces(*RenderText(input, now, generations));
   }
 
   bool Mentions(std::string_view words) const override {
     return source_.find(words) != std::string::npos;
   }
+
+  std::string_view source() const override { return source_; }
 
  private:
   TextPtr RenderText(const RenderInput& input, int64_t now,

@@ -53,6 +53,7 @@ class ChatTemplate {
   // Whether the source contains these words, for example the role "developer", the variable
   // "enable_thinking" or the mark "<think>".
   virtual bool Mentions(std::string_view words) const = 0;
+  virtual std::string_view source() const = 0;
 };
 
 std::string JoinPieces(const std::vector<RenderedPiece>& pieces);

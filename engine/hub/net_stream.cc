@@ -7,6 +7,7 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/ssl.h>
+#include <openssl/x509.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -87,6 +89,36 @@ int RemainingMs(Clock::time_point deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, std::numeric_limits<int>::max() - 1)) + 1;
 }
 
+// OpenSSL's own places are those of the system that it was built on. The portable program runs on
+// others too, which keep their certificate authorities in one of these files.
+constexpr std::array kAuthorityFiles{
+    "/etc/ssl/certs/ca-certificates.crt",  // Debian, Ubuntu, Arch, Gentoo
+    "/etc/pki/tls/certs/ca-bundle.crt",    // Fedora, RHEL, Amazon Linux
+    "/etc/ssl/ca-bundle.pem",              // openSUSE
+    "/etc/ssl/cert.pem",                   // Alpine
+};
+
+// Reads SSL_CERT_FILE and SSL_CERT_DIR as OpenSSL does. Throws for a file that holds no
+// certificate.
+void UseSystemAuthorities(SSL_CTX* context) {
+  bool is_ok = SSL_CTX_set_default_verify_paths(context) == 1;
+  const bool is_chosen = std::getenv(X509_get_default_cert_file_env()) != nullptr ||
+                         std::getenv(X509_get_default_cert_dir_env()) != nullptr;
+  const bool has_default = access(X509_get_default_cert_file(), R_OK) == 0 ||
+                           access(X509_get_default_cert_dir(), R_OK) == 0;
+  if (is_ok && !is_chosen && !has_default) {
+    for (const char* file : kAuthorityFiles) {
+      if (access(file, R_OK) != 0) continue;
+      is_ok = SSL_CTX_load_verify_file(context, file) == 1;
+      break;
+    }
+  }
+  if (!is_ok) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "could not read the system's certificate authorities (" + TlsReason() + ")");
+  }
+}
+
 bool IsIpAddress(const std::string& host) {
   in6_addr unused{};
   return inet_pton(AF_INET, host.c_str(), &unused) == 1 ||
@@ -138,10 +170,7 @@ TlsClientContext::TlsClientContext() : context_(SSL_CTX_new(TLS_client_method())
   SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
   SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER, nullptr);
-  if (SSL_CTX_set_default_verify_paths(context) != 1) {
-    throw Error(ErrorCode::kFailedPrecondition,
-                "could not read the system's certificate authorities (" + TlsReason() + ")");
-  }
+  UseSystemAuthorities(context);
   ERR_clear_error();
 }
 

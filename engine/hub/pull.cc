@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <deque>
 #include <future>
 #include <map>
 #include <optional>
@@ -14,6 +13,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/progress.h"
 #include "engine/base/thread_name.h"
 #include "engine/hub/api.h"
 #include "engine/hub/cache.h"
@@ -24,10 +24,8 @@ namespace tandem::engine {
 namespace {
 
 namespace fs = std::filesystem;
-using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kReportInterval{200};
-constexpr std::chrono::seconds kRateWindow{10};
 // Prevents overflow of sums of sizes; far above any disk.
 constexpr uint64_t kMaxModelBytes = uint64_t{1} << 60;
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
@@ -273,21 +271,6 @@ class Pull {
   RepoInfo info_;
 };
 
-// Rate over the last seconds.
-class RateMeter {
- public:
-  double Add(Clock::time_point now, uint64_t bytes) {
-    samples_.emplace_back(now, bytes);
-    while (samples_.size() > 2 && now - samples_.front().first > kRateWindow) samples_.pop_front();
-    const std::chrono::duration<double> span = now - samples_.front().first;
-    if (span.count() < 0.1) return 0;
-    return static_cast<double>(bytes - samples_.front().second) / span.count();
-  }
-
- private:
-  std::deque<std::pair<Clock::time_point, uint64_t>> samples_;
-};
-
 // Blocks the signals for broken sockets and file size limits: the system calls report the same
 // faults.
 void BlockWriteSignals() {
@@ -324,24 +307,26 @@ fs::path PullModel(const HubReference& reference, const HubOptions& options,
     return Pull(reference, options, std::move(found), std::move(stop), counters).Run();
   });
 
-  const Clock::time_point begin = Clock::now();
-  RateMeter rate;
   PullStatus status;
   status.name = reference.Text();
+  std::optional<ProgressTask> task;
   bool is_ready = false;
   do {
     is_ready = result.wait_for(kReportInterval) == std::future_status::ready;
-    const Clock::time_point now = Clock::now();
     status.bytes_total = counters.bytes_total;
     status.bytes_done = counters.bytes_done;
     status.files_total = counters.files_total;
     status.files_done = counters.files_done;
-    status.elapsed = now - begin;
-    status.bytes_per_s = rate.Add(now, counters.bytes_fetched);
-    const uint64_t left = status.bytes_total - std::min(status.bytes_total, status.bytes_done);
-    status.seconds_left =
-        status.bytes_per_s > 0 ? static_cast<double>(left) / status.bytes_per_s : 0;
     status.is_done = is_ready;
+    // Without files there is nothing to fetch, or the list is not known yet.
+    if (!task && status.files_total > 0) {
+      task.emplace("pulling " + status.name, "bytes", static_cast<int64_t>(status.bytes_total),
+                   static_cast<int64_t>(status.bytes_done));
+    }
+    if (task) {
+      task->SetTotal(static_cast<int64_t>(status.bytes_total));
+      task->Reach(static_cast<int64_t>(status.bytes_done));
+    }
     if (report) report(status);
   } while (!is_ready);
 
@@ -350,7 +335,7 @@ fs::path PullModel(const HubReference& reference, const HubOptions& options,
 
 PullReport StoppingOnSignals(PullReport report, std::stop_source stop) {
   return [report = std::move(report), stop = std::move(stop)](const PullStatus& status) mutable {
-    report(status);
+    if (report) report(status);
     sigset_t pending;
     if (sigpending(&pending) == 0 &&
         (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1)) {
@@ -377,8 +362,7 @@ std::string PulledPath(const std::string& path, const std::string& token) {
     std::stop_source stop;
     HubOptions options = HubOptionsFromEnvironment();
     if (!token.empty()) options.token = token;
-    return PullModel(*reference, options, StoppingOnSignals(ShowPullProgress(), stop),
-                     stop.get_token())
+    return PullModel(*reference, options, StoppingOnSignals(nullptr, stop), stop.get_token())
         .string();
   });
 }

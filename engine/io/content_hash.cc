@@ -8,6 +8,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/progress.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 
@@ -95,23 +96,25 @@ void WriteMemo(const std::filesystem::path& path, const Json& files, const std::
   if (error) spdlog::debug("content_hash memo={} not written: {}", path.string(), error->what());
 }
 
-Sha256Digest DigestOf(const WeightFile& file, const std::function<void()>& between_pieces) {
+Sha256Digest DigestOf(const WeightFile& file, const std::function<void()>& between_pieces,
+                      ProgressTask& task) {
   constexpr size_t kPieceBytes = 32 << 20;  // tens of milliseconds of hashing
   Sha256 sha;
   for (size_t at = 0; at < file.bytes.size(); at += kPieceBytes) {
     if (between_pieces) between_pieces();
     const auto piece = file.bytes.subspan(at, std::min(kPieceBytes, file.bytes.size() - at));
     sha.Update(piece);
+    task.Add(static_cast<int64_t>(piece.size()));
     if (file.file != nullptr) file.file->LetGo(piece);
   }
   return sha.Finish();
 }
 
 Sha256Digest KnownDigestOf(const WeightFile& file, const FileHashes& known,
-                           const std::function<void()>& between_pieces) {
+                           const std::function<void()>& between_pieces, ProgressTask& task) {
   const auto found =
       file.file == nullptr ? known.end() : known.find(file.file->path().filename().string());
-  return found == known.end() ? DigestOf(file, between_pieces) : found->second;
+  return found == known.end() ? DigestOf(file, between_pieces, task) : found->second;
 }
 
 }  // namespace
@@ -130,9 +133,12 @@ std::string ContentHashOf(std::span<const WeightFile> files, const std::filesyst
     if (auto hash = ReadMemo(MemoPath(memo_dir, identity, part), identity)) return *hash;
   }
 
+  int64_t total_bytes = 0;
+  for (const WeightFile& file : files) total_bytes += static_cast<int64_t>(file.bytes.size());
+  ProgressTask task("hashing weights", "bytes", total_bytes);
   std::vector<Sha256Digest> digests;
   for (const WeightFile& file : files) {
-    digests.push_back(KnownDigestOf(file, known, between_pieces));
+    digests.push_back(KnownDigestOf(file, known, between_pieces, task));
   }
   std::string hash =
       ToHex(digests.size() == 1 ? digests.front() : Sha256Of(std::as_bytes(std::span(digests))));

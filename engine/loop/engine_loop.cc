@@ -80,6 +80,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   stats_.kv_blocks_total = n_blocks;
   stats_.kv_bytes = kv_->bytes();
   stats_.scratch_bytes = scratch_bytes;
+  stats_.max_seqs = options_.max_seqs;
   stats_.max_adapters = options_.max_seqs;  // the only bound
   status_.Beat();
   PublishStatus();

@@ -14,6 +14,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/base/progress.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/block_writer.h"
 #include "engine/io/posix_file.h"
@@ -91,10 +92,13 @@ void PlaceSections(const std::vector<WeightSpec>& specs, const PackedTypes& type
 
 class Progress {
  public:
-  Progress(const PackOptions& options, int64_t total_bytes)
-      : report_(options.progress), total_bytes_(total_bytes) {}
+  Progress(const std::string& model, const PackOptions& options, int64_t total_bytes)
+      : report_(options.progress),
+        total_bytes_(total_bytes),
+        task_("packing weights of " + model, "bytes", total_bytes) {}
   void Add(int64_t bytes) {
     done_bytes_ += bytes;
+    task_.Add(bytes);
     if (report_) report_(static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_));
   }
 
@@ -102,6 +106,7 @@ class Progress {
   const std::function<void(double)>& report_;
   const int64_t total_bytes_;
   int64_t done_bytes_ = 0;
+  ProgressTask task_;
 };
 
 // Writes the sections of one file.
@@ -189,7 +194,7 @@ AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& s
                            const PackedTypes& types, const PackedLayout& layout,
                            const PackOptions& options, OpsContext& ops) {
   AlignedBuffer bytes(static_cast<size_t>(layout.file_bytes));
-  Progress progress(options, layout.file_bytes);
+  Progress progress(dir.name(), options, layout.file_bytes);
   Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
     packer.Pack(i, bytes.data() + layout.offsets[i]);
@@ -219,7 +224,7 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
     sums.Add(bytes);
   };
   write(std::as_bytes(std::span(layout.header)));
-  Progress progress(options, layout.file_bytes);
+  Progress progress(dir.name(), options, layout.file_bytes);
   Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::span<std::byte> bytes = section.span().first(section_bytes(i));

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "engine/kv/block_pool.h"
 #include "engine/model/adapter.h"
 
@@ -191,8 +192,10 @@ LogitRecord RecordLogits(const std::shared_ptr<const Model>& model, const Adapte
       {tokens.begin(), tokens.end()}, window, model->config().vocab_size, /*logits=*/{}};
   record.logits.reserve(tokens.size() * static_cast<size_t>(record.vocab_size));
   Reader reader(model, adapter, window, ops);
+  ProgressTask task("running the reference", "tokens", static_cast<int64_t>(tokens.size()));
   ForEachStep(static_cast<int64_t>(tokens.size()), window, [&](const Step& step) {
     const std::span<const float> logits = reader.Read(tokens, step);
+    task.Add(step.n);
     record.logits.insert(record.logits.end(), logits.begin(), logits.end());
   });
   return record;
@@ -206,6 +209,7 @@ LogitDistance MeasureLogitDistance(const LogitRecord& reference,
   const auto vocab = static_cast<size_t>(reference.vocab_size);
   Reader reader(model, adapter, reference.window, ops);
   DistanceSum sum(reference.tokens);
+  ProgressTask task("comparing outputs", "tokens", static_cast<int64_t>(reference.tokens.size()));
   ForEachStep(
       static_cast<int64_t>(reference.tokens.size()), reference.window, [&](const Step& step) {
         sum.Add(
@@ -213,6 +217,7 @@ LogitDistance MeasureLogitDistance(const LogitRecord& reference,
             std::span(reference.logits)
                 .subspan(static_cast<size_t>(step.at) * vocab, static_cast<size_t>(step.n) * vocab),
             reader.Read(reference.tokens, step));
+        task.Add(step.n);
       });
   return sum.Result();
 }
@@ -226,8 +231,10 @@ LogitDistance MeasureLogitDistance(const std::shared_ptr<const Model>& reference
   CheckFits(*model, tokens, window);
   Reader theirs(reference, nullptr, window, ops), ours(model, nullptr, window, ops);
   DistanceSum sum(tokens);
+  ProgressTask task("comparing outputs", "tokens", static_cast<int64_t>(tokens.size()));
   ForEachStep(static_cast<int64_t>(tokens.size()), window, [&](const Step& step) {
     sum.Add(step, theirs.Read(tokens, step), ours.Read(tokens, step));
+    task.Add(step.n);
   });
   return sum.Result();
 }

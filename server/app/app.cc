@@ -1,11 +1,8 @@
 #include "server/app/app.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
-#include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
@@ -14,7 +11,6 @@
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
-#include "server/app/service_notify.h"
 #include "server/fine_tuning/examine_training_data.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/tool_formats.h"
@@ -73,7 +69,17 @@ std::string PlanOfTraining(const training::TrainSpec& spec) {
     static const double bf16 = MeasureRoof(engine::DType::kBF16);
     return bf16;
   };
-  return training::PlanJson(training::PlanTraining(spec, {.flops_per_second = roof()}));
+  const double flops = roof();
+  auto plan = nlohmann::ordered_json::parse(
+      training::PlanJson(training::PlanTraining(spec, {.flops_per_second = flops})));
+  plan["speed"] = {{"peak_flops_per_second", flops},
+                   {"assumed_share", training::kUsualShareOfRoof}};
+  // The job's process makes the same check before its first step.
+  const auto refusal =
+      ErrorOf({ErrorCode::kResourceExhausted}, [&] { training::RefuseWhatCannotFit(spec); });
+  plan["memory_refusal"] =
+      refusal ? nlohmann::ordered_json(refusal->what()) : nlohmann::ordered_json();
+  return plan.dump();
 }
 
 }  // namespace
@@ -119,6 +125,8 @@ App::App(AppOptions options)
           .detached = &detached_,
           .max_file_bytes = options_.max_file_bytes,
           .memory = &memory_,
+          .named_models = {config::EmbeddedModelNames().begin(),
+                           config::EmbeddedModelNames().end()},
           .is_named_model =
               [](const std::string& name) { return config::OpenEmbeddedModel(name).has_value(); },
           .plan_training = PlanOfTraining,
@@ -127,6 +135,9 @@ App::App(AppOptions options)
           .model_root = options_.model_root,
           .drain = &drain_,
           .base_url = "",
+          .has_console = options_.has_console,
+          .console_dir = options_.console_dir,
+          .requires_key = [this] { return keys_.requires_key(); },
           .now = options_.clock} {
   StartManagedKeys();
   if (!ParseListenHost(options_.http.host).is_loopback && !keys_.requires_key() &&
@@ -288,163 +299,6 @@ void App::Start() {
   is_loading_ = false;
 }
 
-std::shared_ptr<const ServedModel> App::MakeModel(OpenedModel opened,
-                                                  const engine::EngineOptions& options,
-                                                  const std::string& chat_template,
-                                                  LoadSettings settings) {
-  std::shared_ptr<const ServedModel> model =
-      LoadServedModel(std::move(opened), options, chat_template, std::move(settings));
-  metrics_.Track({.name = model->id,
-                  .figures = model->engine->figures(),
-                  .prefix_cache = options.prefix_cache,
-                  .kv_dtype = model->loaded().kv_dtype});
-  if (options.max_model_len > model->loaded().max_model_len) {
-    LogEvent(spdlog::level::warn, "max_model_len_lowered",
-             {{"model", model->id},
-              {"requested", options.max_model_len},
-              {"used", model->loaded().max_model_len},
-              {"reason", std::string("the model supports a smaller context")}});
-  }
-  return model;
-}
-
-NameClaim App::ClaimFirst(const std::string& name) {
-  const auto as_two_models = [&](const Error& error) {
-    return Error(error.code(), "'" + name +
-                                   "' names two models: give each a different name with --model, "
-                                   "--served-model-name or --adapter (NAME=PATH)");
-  };
-  return WithContext(as_two_models, [&] { return models_.Claim(name); });
-}
-
-MemoryReservation App::ReserveFirst(const std::string& name, const MemoryClaim& claim) {
-  const auto with_advice = [](const Error& error) {
-    return Error(error.code(), std::string(error.what()) +
-                                   ": raise --memory, lower --max-model-len, or choose --dtype "
-                                   "int8 or int4");
-  };
-  return WithContext(with_advice, [&] { return memory_.Reserve(name, claim); });
-}
-
-// Returns one list of claims per model, then one per adapter.
-std::vector<std::vector<NameClaim>> App::ClaimFirstNames(
-    const std::vector<ModelArgument>& sources) {
-  std::vector<std::vector<NameClaim>> names;
-  for (const ModelArgument& source : sources)
-    names.emplace_back().push_back(ClaimFirst(NameOf(source)));
-  std::vector<NameClaim>& of_first = names.front();
-  for (const std::string& name : options_.served_model_names) {
-    const bool is_again = std::any_of(of_first.begin(), of_first.end(),
-                                      [&](const NameClaim& claim) { return claim.name() == name; });
-    if (!is_again) of_first.push_back(ClaimFirst(name));
-  }
-  for (const AdapterSource& adapter : options_.adapters) {
-    names.emplace_back().push_back(ClaimFirst(adapter.name));
-  }
-  return names;
-}
-
-// Claims all names and all memory before the first model is packed, so that a conflict is refused
-// at once. Then splits the free memory evenly between the KV caches. One more part stays free if
-// models can be loaded later.
-void App::LoadFirstModels() {
-  struct First {
-    OpenedModel opened;
-    int64_t most_kv;
-    MemoryReservation memory;
-  };
-  std::vector<ModelArgument> sources = options_.models;
-  if (sources.empty()) sources.push_back({"", std::string(config::kDefaultModel)});
-  if (!options_.served_model_names.empty()) {
-    sources.front().name = options_.served_model_names.front();
-  }
-  std::vector<std::vector<NameClaim>> names = ClaimFirstNames(sources);
-  std::vector<First> first;
-  for (const ModelArgument& source : sources) {
-    OpenedModel opened = OpenModelArgument(source);
-    const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
-    MemoryReservation memory = ReserveFirst(opened.id, plan.least);
-    first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
-  }
-  std::vector<MemoryReservation> adapter_memory;
-  for (const AdapterSource& adapter : options_.adapters) {
-    adapter_memory.push_back(ReserveFirst(
-        adapter.name,
-        engine::PlanAdapterMemory(adapter.path, first.front().opened.files, options_.engine)));
-  }
-  int64_t parts = static_cast<int64_t>(first.size()) + (LoadsAtRunTime() ? 1 : 0);
-  for (First& model : first) model.memory.GrowKv(model.most_kv, parts--);
-
-  const std::string base_id = first.front().opened.id;
-  auto next_names = names.begin();
-  for (First& model : first) {
-    LoadSettings settings;
-    settings.memory = std::move(model.memory);
-    settings.progress = [this](double) { ThrowIfStopping(); };
-    models_.Publish(MakeModel(std::move(model.opened), options_.engine, options_.chat_template,
-                              std::move(settings)),
-                    std::move(*next_names++));
-  }
-  for (size_t i = 0; i < options_.adapters.size(); ++i) {
-    models_.Publish(LoadServedAdapter(options_.adapters[i], models_.Look(base_id), options_.engine,
-                                      std::move(adapter_memory[i])),
-                    std::move(*next_names++));
-  }
-}
-
-void App::ThrowIfStopping() const {
-  if (is_draining_ || (options_.is_interrupted && options_.is_interrupted())) {
-    throw Error(ErrorCode::kCancelled, "stopped while loading");
-  }
-}
-
-ModelHost::Maker App::ModelMaker() {
-  const auto options_for = [this](const ModelLoadSpec& spec) {
-    engine::EngineOptions options = options_.engine;
-    if (spec.max_model_len) options.max_model_len = *spec.max_model_len;
-    if (spec.dtype) {
-      options.dtype.reset();
-      options.block = engine::BlockFormat::kNone;
-      SetDType(*spec.dtype, options);
-    }
-    return options;
-  };
-  const auto open = [](const ModelLoadSpec& spec) {
-    return OpenModelArgument(
-        {.name = spec.id, .path = spec.source, .is_embedded = spec.is_embedded});
-  };
-  ModelHost::Maker maker;
-  maker.plan = [open, options_for](const ModelLoadSpec& spec) {
-    return engine::PlanMemory(open(spec).files, options_for(spec));
-  };
-  maker.make = [this, open, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
-                                         const std::function<void(double)>& progress) {
-    LoadSettings settings;
-    if (spec.parent)
-      settings.labels = {.owned_by = "user", .parent = spec.parent, .owner = spec.owner};
-    settings.pinned = spec.pinned;
-    settings.idle_unload_s = spec.idle_unload_s;
-    settings.memory = std::move(memory);
-    settings.in_background = true;
-    settings.progress = progress;
-    return MakeModel(open(spec), options_for(spec), options_.chat_template, std::move(settings));
-  };
-  return maker;
-}
-
-AdapterHost::Maker App::AdapterMaker() {
-  AdapterHost::Maker maker;
-  maker.plan = [](const AdapterLoadSpec& spec, const ServedModel& base) {
-    return engine::PlanAdapterMemory(spec.path, base.loaded());
-  };
-  maker.make = [this](const AdapterLoadSpec& spec, std::shared_ptr<const ServedModel> base,
-                      MemoryReservation memory) {
-    return LoadServedAdapter({spec.name, spec.path}, std::move(base), options_.engine,
-                             std::move(memory));
-  };
-  return maker;
-}
-
 // Runs after StartJobs: an alias may name a job's model, and StartJobs locks the data directory.
 void App::StartAdapters() {
   if (!has_admin_) return;
@@ -507,43 +361,6 @@ void App::Stop() {
   jobs_.reset();
   models_.Clear();
   detached_.Stop();
-}
-
-void BlockServerSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
-  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails the write, not the process
-}
-
-void RunUntilSignal(App& app) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal_number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, signal_number);
-  for (;;) {
-    int received = 0;
-    if (sigwait(&signals, &received) != 0) continue;
-    if (received == SIGHUP) {
-      NotifyReloading();
-      app.Reload();
-      NotifyService("READY=1");
-      continue;
-    }
-    spdlog::info("stopping signal={}", received);
-    NotifyService("STOPPING=1");
-    // No thread waits for signals any more: the next one ends the process in its handler.
-    std::signal(SIGTERM, [](int) { _exit(1); });
-    std::signal(SIGINT, [](int) { _exit(1); });
-    sigset_t ending;
-    sigemptyset(&ending);
-    sigaddset(&ending, SIGTERM);
-    sigaddset(&ending, SIGINT);
-    pthread_sigmask(SIG_UNBLOCK, &ending, nullptr);
-    app.Stop();
-    return;
-  }
 }
 
 }  // namespace tandem::server

@@ -52,6 +52,8 @@ struct AppOptions {
   // PEM files, read again on SIGHUP. Both or neither.
   std::filesystem::path tls_cert;
   std::filesystem::path tls_key;
+  bool has_console = true;            // the pages at `/` for browsers
+  std::filesystem::path console_dir;  // their files, read at each request; empty: the embedded ones
   bool insecure = false;  // allow a server without keys on an address that is not loopback
   std::chrono::milliseconds drain_timeout{30'000};
   std::chrono::milliseconds request_timeout{0};  // 0: none

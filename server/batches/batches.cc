@@ -1,6 +1,5 @@
 #include "server/batches/batches.h"
 
-#include <chrono>
 #include <set>
 #include <utility>
 
@@ -8,6 +7,7 @@
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/unix_time.h"
 #include "server/batches/batch_id.h"
 
 namespace tandem::server {
@@ -17,12 +17,6 @@ constexpr int64_t kWindowS = 24 * 3600;
 constexpr int kRunThreads = 8;
 constexpr size_t kMaxTasks = 1 << 20;  // BatchStore bounds the batches
 constexpr const char* kResultsSuffix = ".results";
-
-int64_t SystemNow() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 std::filesystem::path MakeDir(const std::filesystem::path& data_dir) {
   const std::filesystem::path dir = data_dir / "batches";
@@ -53,7 +47,7 @@ Batches::Batches(Options options, BatchStore& store, FileStore& files, const Rou
                    .large_lines = large_lines_,
                    .dir = MakeDir(options_.data_dir),
                    .max_line_bytes = options_.max_line_bytes,
-                   .now = options_.now ? options_.now : SystemNow,
+                   .now = options_.now ? options_.now : UnixNow,
                    .is_stopping = is_stopping_},
       check_pool_({.n_threads = 1, .max_queued = kMaxTasks, .name = "batch-check"}),
       run_pool_({.n_threads = kRunThreads, .max_queued = kMaxTasks, .name = "batch"}) {

@@ -74,6 +74,7 @@ struct WriteFlags {
   std::string shard_bytes = "1G";
   bool unroll = false;
   int threads = 0;
+  ProgressFlags progress;
 };
 
 CLI::App* AddWriter(CLI::App& command, const char* name, const char* description,
@@ -86,6 +87,7 @@ CLI::App* AddWriter(CLI::App& command, const char* name, const char* description
   verb->add_option("--threads", flags.threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  AddProgressFlags(*verb, flags.progress);
   return verb;
 }
 
@@ -103,7 +105,7 @@ void AddExportParams(CLI::App& command, int& exit_code) {
   verb->callback([flags, &exit_code] {
     exit_code = ConvertAndPrint(
         convert::ExportParamsSpec(Named(flags->source), Named(flags->target), flags->dtype),
-        flags->threads);
+        flags->threads, flags->progress);
   });
 }
 
@@ -120,7 +122,7 @@ void AddReshard(CLI::App& command, int& exit_code) {
     exit_code = ConvertAndPrint(
         convert::ReshardSpec(Named(flags->source), Named(flags->target),
                              config::ParseBytes(flags->shard_bytes, "--shard-bytes")),
-        flags->threads);
+        flags->threads, flags->progress);
   });
 }
 

@@ -1,15 +1,12 @@
 #include "convert/convert.h"
 
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "config/app_config.h"
@@ -17,6 +14,7 @@
 #include "convert/formats/maxtext/maxtext_map.h"
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
@@ -31,7 +29,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMaxSpecBytes = 1 << 20;
-constexpr std::chrono::seconds kLineInterval{10};
 
 struct ConvertFlags {
   std::string source;
@@ -46,6 +43,7 @@ struct ConvertFlags {
   bool no_certificate = false;
   int threads = 0;
   std::string job_dir;
+  ProgressFlags progress;
 };
 
 convert::ConvertResult Run(const convert::ConvertSpec& spec, const JobContext& context,
@@ -55,44 +53,23 @@ convert::ConvertResult Run(const convert::ConvertSpec& spec, const JobContext& c
   return convert::Convert(spec, context, ops);
 }
 
-// Shows progress: one line that changes on a terminal, a line every ten seconds elsewhere.
-std::function<void(const ProgressEvent&)> ShowProgress() {
-  const auto describe = [](const ProgressEvent& event) {
-    char percent[16];
-    std::snprintf(percent, sizeof percent, "[%3d %%] ", static_cast<int>(event.step));
-    return percent + event.message;
-  };
-  if (isatty(STDERR_FILENO) == 1) {
-    return [describe, width = size_t{0}](const ProgressEvent& event) mutable {
-      std::string line = describe(event);
-      const size_t length = line.size();
-      if (length < width) line.append(width - length, ' ');
-      width = length;
-      std::fprintf(stderr, "\r%s%s", line.c_str(), event.step == event.total_steps ? "\n" : "");
-      std::fflush(stderr);
-    };
-  }
-  using Clock = std::chrono::steady_clock;
-  return [describe, next = Clock::now() + kLineInterval](const ProgressEvent& event) mutable {
-    if (Clock::now() < next) return;
-    next = Clock::now() + kLineInterval;
-    std::fprintf(stderr, "%s\n", describe(event).c_str());
-  };
-}
-
 }  // namespace
 
-int ConvertAndPrint(const convert::ConvertSpec& spec, int threads) {
+int ConvertAndPrint(const convert::ConvertSpec& spec, int threads, const ProgressFlags& progress) {
+  ConfigureLog("info", LogFormat::kText);
+  std::optional<ShownProgress> shown(progress);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow fails the write, not the process
   const StopOnSignal stop;
   JobContext context;
-  context.report = [show = ShowProgress()](const ProgressEvent& event) {
-    if (event.kind != "warning") return show(event);
-    std::fprintf(stderr, "warning: %s\n", event.message.c_str());
+  // Its progress is shown as that of tasks.
+  context.report = [](const ProgressEvent& event) {
+    if (event.kind != "warning") return;
+    PrintAroundProgress([&] { std::fprintf(stderr, "warning: %s\n", event.message.c_str()); });
   };
   context.cache_dir = CacheDir();
   context.stop = stop.token();
   const convert::ConvertResult result = Run(spec, context, threads);
+  shown.reset();
   const auto json = nlohmann::ordered_json::parse(convert::ConvertResultJson(result));
   std::printf("%s\n", json.dump(2).c_str());
   return 0;
@@ -188,6 +165,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
   command.add_option("--threads", flags->threads, "compute threads (0: one per physical core)")
       ->check(CLI::Range(0, 4096))
       ->capture_default_str();
+  AddProgressFlags(command, flags->progress);
   command.add_option("--job", flags->job_dir,
                      "job directory: read spec.json there, write events.jsonl and result.json, run "
                      "at the lowest priority");
@@ -217,7 +195,7 @@ void AddConvert(CLI::App& command, int& exit_code) {
     if (flags->unroll) flags->spec.layout = "unscanned";
     flags->spec.verify = flags->verify;
     flags->spec.certificate = !flags->no_certificate;
-    exit_code = ConvertAndPrint(flags->spec, flags->threads);
+    exit_code = ConvertAndPrint(flags->spec, flags->threads, flags->progress);
   });
 }
 

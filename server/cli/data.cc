@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "training/setup/data_view.h"
@@ -26,6 +28,7 @@ struct DataFlags {
   int64_t index = 0;
   bool tokens = false;
   std::string out;
+  ProgressFlags progress;
 };
 
 training::TrainSpec ReadSpec(const DataFlags& flags) {
@@ -38,10 +41,17 @@ training::TrainSpec ReadSpec(const DataFlags& flags) {
   return spec;
 }
 
+// Sends the log to standard error, because standard output is for results.
+ProgressFlags Foreground(const DataFlags& flags) {
+  ConfigureLog("info", LogFormat::kText);
+  return flags.progress;
+}
+
 // A spec's data, opened as a run opens it, but skipping bad rows.
 struct Opened {
   explicit Opened(const DataFlags& flags, bool keep_lengths = false)
-      : spec(ReadSpec(flags)),
+      : shown(Foreground(flags)),
+        spec(ReadSpec(flags)),
         pool(static_cast<int>(spec.resources.threads)),
         files(training::LoadModelFiles(spec)) {
     on_bad_row = spec.data.on_bad_row;
@@ -51,6 +61,7 @@ struct Opened {
     data = OpenData(spec, files, pool, {.split = split, .keep_lengths = keep_lengths});
   }
 
+  ShownProgress shown;
   training::TrainSpec spec;
   ThreadPool pool;
   training::ModelFiles files;
@@ -107,6 +118,7 @@ int Stats(const DataFlags& flags) {
 }
 
 int Prepare(const DataFlags& flags) {
+  const ShownProgress shown(Foreground(flags));
   training::TrainSpec spec = ReadSpec(flags);
   const training::ModelFiles files = training::LoadModelFiles(spec);
   ThreadPool pool(static_cast<int>(spec.resources.threads));
@@ -123,6 +135,7 @@ CLI::App* AddAction(CLI::App& command, const char* name, const char* description
   CLI::App* const action = command.add_subcommand(name, description);
   action->add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
   action->add_option("overrides", flags->overrides, "key=value words that override the spec");
+  AddProgressFlags(*action, flags->progress);
   action->add_flag("--eval", flags->eval, "use data.eval instead of data.train");
   return action;
 }

@@ -3,14 +3,17 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "training/run/evaluate.h"
@@ -27,6 +30,7 @@ struct EvalFlags {
   std::vector<std::string> overrides;
   bool json = false;
   std::string job_dir;
+  ProgressFlags progress;
 };
 
 bool IsSpecFile(const fs::path& path) {
@@ -112,7 +116,10 @@ int EvalJob(EvalFlags flags) {
 }
 
 void Eval(const EvalFlags& flags) {
+  ConfigureLog("info", LogFormat::kText);
+  std::optional<ShownProgress> shown(flags.progress);
   const training::Evaluation result = Evaluate(flags);
+  shown.reset();
   if (flags.json) {
     std::printf("%s\n", ToJson(result).dump().c_str());
     return;
@@ -136,6 +143,7 @@ void AddEval(CLI::App& command, int& exit_code) {
       "text file to predict; delimiter lines separate samples (default: the spec's data.eval)");
   command.add_option("--adapter", flags->adapter, "LoRA adapter for the model, a PEFT directory");
   command.add_flag("--json", flags->json, "print one JSON object");
+  AddProgressFlags(command, flags->progress);
   command.add_option("--job", flags->job_dir,
                      "job directory: read spec.json there, write events.jsonl and result.json, run "
                      "at the lowest priority");

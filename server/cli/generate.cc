@@ -16,6 +16,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/verbs.h"
 #include "server/handlers/prompt.h"
 #include "server/models/load_model.h"
@@ -37,6 +38,7 @@ struct GenerateFlags {
   bool print_ids = false;
   std::string log_level = "warn";
   std::string job_dir;
+  ProgressFlags progress;
 };
 
 std::vector<TokenId> ParseTokens(const std::string& text, int64_t vocab_size) {
@@ -92,6 +94,7 @@ void Generate(const GenerateFlags& flags, const std::function<void(std::string_v
 }
 
 int GenerateOnScreen(const GenerateFlags& flags) {
+  const ShownProgress shown(flags.progress);
   Generate(flags, [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
@@ -157,6 +160,7 @@ void AddGenerate(CLI::App& command, int& exit_code) {
       "--seed", flags->seed, "random seed; the same seed gives the same text (default: random)");
   command.add_flag("--ids", flags->print_ids, "print token ids instead of text");
   command.add_option("--log-level", flags->log_level)->capture_default_str();
+  AddProgressFlags(command, flags->progress);
   command.add_option("--job", flags->job_dir,
                      "job directory: read spec.json there, write text.txt, events.jsonl and "
                      "result.json, run at the lowest priority");

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -17,9 +16,11 @@
 
 #include "engine/base/attempt.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/unix_time.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/posix_file.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/jobs/process_lock.h"
 
 namespace tandem::server {
@@ -34,12 +35,6 @@ void WakeWatcher(char byte) {
   const int saved = errno;
   [[maybe_unused]] const ssize_t written = write(stop_write_end, &byte, 1);
   errno = saved;
-}
-
-int64_t UnixMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 fs::path ResultFile(const fs::path& dir) { return dir / "result.json"; }
@@ -130,28 +125,27 @@ EventLog::EventLog(const fs::path& dir) : path_(dir / "events.jsonl") {
 
 void EventLog::Write(const ProgressEvent& event) {
   file_.clear();  // after a full disk, write again once there is room
-  ordered_json line = {{"unix_ms", UnixMs()},  {"kind", event.kind},
-                       {"step", event.step},   {"total_steps", event.total_steps},
-                       {"value", event.value}, {"message", event.message}};
+  ordered_json line = {{"unix_ms", UnixNowMs()}, {"kind", event.kind},
+                       {"step", event.step},     {"total_steps", event.total_steps},
+                       {"value", event.value},   {"message", event.message}};
   if (event.bytes_per_s > 0) {
     line["mb_per_s"] = std::round(event.bytes_per_s / 1e5) / 10;
     line["seconds_left"] = std::round(event.seconds_left * 10) / 10;
   }
   file_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n' << std::flush;
   // Step lines have no prefix, so that tools for MaxText's log recognise them.
-  if (event.kind == "step") {
-    std::printf("%s\n", event.message.c_str());
-  } else {
-    std::printf("%s: %s\n", event.kind.c_str(), event.message.c_str());
-  }
-  std::fflush(stdout);
+  const std::string prefix = event.kind == "step" ? "" : event.kind + ": ";
+  PrintAroundProgress([&] {
+    std::printf("%s%s\n", prefix.c_str(), event.message.c_str());
+    std::fflush(stdout);
+  });
   if (event.kind == "checkpoint") Sync();
 }
 
 // A run that resumes from the checkpoint does not report the earlier events again.
 void EventLog::Sync() {
   if (const auto error = ErrorOf([&] { engine::SyncPath(path_); })) {
-    std::printf("warning: %s\n", error->what());
+    PrintAroundProgress([&] { std::printf("warning: %s\n", error->what()); });
   }
 }
 

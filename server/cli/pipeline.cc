@@ -4,17 +4,21 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
+#include "engine/base/progress.h"
 #include "engine/hub/options.h"
 #include "engine/hub/pull.h"
 #include "engine/hub/reference.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "server/pipeline/run.h"
@@ -37,6 +41,7 @@ struct PipelineFlags {
   bool dry_run = false;
   bool json = false;
   std::string job_dir;
+  ProgressFlags progress;
 };
 
 std::string FromEnvironment(const char* name) {
@@ -126,15 +131,24 @@ int Run(const PipelineFlags& flags) {
   // With --json, standard output holds only the summary.
   std::FILE* const lines = flags.json ? stderr : stdout;
   const StopOnSignal stop;
+  ConfigureLog("info", LogFormat::kText);
+  std::optional<ShownProgress> shown(flags.progress);
+  std::optional<ProgressTask> task(std::in_place, "pipeline " + spec.name, "", 0);
   JobContext context;
   context.dir = options.dir;
   context.stop = stop.token();
   context.report = [&](const ProgressEvent& event) {
-    std::fprintf(lines, "%s%s\n", event.kind == "warning" ? "warning: " : "",
-                 event.message.c_str());
-    std::fflush(lines);
+    task->SetTotal(event.total_steps);
+    task->Reach(event.step);
+    PrintAroundProgress([&] {
+      std::fprintf(lines, "%s%s\n", event.kind == "warning" ? "warning: " : "",
+                   event.message.c_str());
+      std::fflush(lines);
+    });
   };
   const PipelineOutcome outcome = RunPipeline(spec, options, context);
+  task.reset();
+  shown.reset();
   if (flags.json) {
     ordered_json summary = Summary(spec, options.dir, outcome);
     summary["status"] = outcome.fault ? "failed" : outcome.stopped ? "stopped" : "succeeded";
@@ -197,6 +211,7 @@ void AddPipeline(CLI::App& command, int& exit_code) {
   run->add_flag("--dry-run", flags->dry_run, "check the spec and list what would run; run nothing");
   run->add_flag("--json", flags->json,
                 "end with one JSON object on standard output; progress goes to standard error");
+  AddProgressFlags(*run, flags->progress);
   run->callback([flags, &exit_code] { exit_code = flags->dry_run ? Plan(*flags) : Run(*flags); });
   command.callback([flags, run, &exit_code] {
     if (run->parsed()) return;

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/log.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 
@@ -20,9 +22,12 @@ struct ProfileFlags {
   std::vector<std::string> overrides;
   std::string sweep;
   training::ProfileOptions options;
+  ProgressFlags progress;
 };
 
 void Profile(const ProfileFlags& flags) {
+  ConfigureLog("info", LogFormat::kText);
+  const ShownProgress shown(flags.progress);
   std::vector<std::string> values = {""};
   if (!flags.sweep.empty()) values = training::SweepWords(flags.sweep);
   // Read all specs before the first run, so that a fault in the last value shows at once.
@@ -66,6 +71,7 @@ void AddProfile(CLI::App& command, int&) {
       ->check(CLI::Range(1, 1'000'000));
   command.add_option("--warmup", flags->options.warmup, "unmeasured steps per value before these")
       ->check(CLI::Range(0, 1'000'000));
+  AddProgressFlags(command, flags->progress);
   command.callback([flags] { Profile(*flags); });
 }
 

@@ -13,6 +13,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/exit_codes.h"
 
@@ -23,6 +24,7 @@ struct PullFlags {
   std::string model;
   int connections = engine::HubOptions().connections;
   std::string log_level = "info";
+  ProgressFlags progress;
 };
 
 // During a pull, signals stay pending: the pull polls them and stops in order.
@@ -46,11 +48,11 @@ int RunPull(const PullFlags& flags) {
   engine::HubOptions options = engine::HubOptionsFromEnvironment();
   options.connections = flags.connections;
   BlockStopSignals();
+  const ShownProgress shown(flags.progress);
   std::stop_source stop;
   const auto cancelled = ErrorOf({ErrorCode::kCancelled}, [&] {
     const std::filesystem::path path = engine::PullModel(
-        *reference, options, engine::StoppingOnSignals(engine::ShowPullProgress(), stop),
-        stop.get_token());
+        *reference, options, engine::StoppingOnSignals(nullptr, stop), stop.get_token());
     std::printf("%s\n", path.c_str());
   });
   if (cancelled) {
@@ -72,6 +74,7 @@ void AddPull(CLI::App& command, int& exit_code) {
   command.add_option("--connections", flags->connections, "number of parallel downloads")
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
+  AddProgressFlags(command, flags->progress);
   command.add_option("--log-level", flags->log_level)->capture_default_str();
   command.footer(
       "Prints the path of the model in the cache, which Hugging Face's own tools share.\n"

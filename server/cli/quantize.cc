@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/tools/logit_distance.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/verbs.h"
 #include "server/models/load_model.h"
 
@@ -32,6 +34,7 @@ struct QuantizeFlags {
   int threads = 0;
   std::string cache_size;
   std::string log_level = "info";
+  ProgressFlags progress;
 };
 
 // Default text of the comparison: prose, a list, numbers, code and a dialogue.
@@ -101,6 +104,7 @@ std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const Quantize
 
 int Quantize(const QuantizeFlags& flags) {
   ConfigureLog(flags.log_level, LogFormat::kText);
+  std::optional<ShownProgress> shown(flags.progress);
   const engine::ModelDir dir = OpenModelArgument(ParseModelArgument(flags.model)).files;
   const engine::LoadedModel reference = Open(dir, flags, "auto");
   const engine::LoadedModel rounded = Open(dir, flags, flags.dtype);
@@ -110,6 +114,8 @@ int Quantize(const QuantizeFlags& flags) {
   const int64_t window = std::min(flags.window, reference.max_model_len);
   const engine::LogitDistance distance = engine::MeasureLogitDistance(
       reference.model, rounded.model, TextTokens(reference, flags), window, ops);
+
+  shown.reset();
 
   nlohmann::ordered_json report = {{"model", flags.model},
                                    {"reference_dtype", reference.weights_dtype},

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "server/cli/data_dir.h"
 #include "server/cli/example_request.h"
 #include "server/cli/model_options.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
@@ -124,6 +126,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.tls_cert = config.tls_cert;
   options.tls_key = config.tls_key;
   options.insecure = config.insecure;
+  options.has_console = !config.no_console;
+  // For work on the console without a rebuild, see server/console/README.md.
+  if (const char* dir = std::getenv("TANDEM_CONSOLE_DIR")) options.console_dir = dir;
   options.reasoning_parser = config.reasoning_parser == "think"  ? ReasoningParser::kThink
                              : config.reasoning_parser == "none" ? ReasoningParser::kNone
                                                                  : ReasoningParser::kAuto;
@@ -183,8 +188,19 @@ int Serve(const ServeFlags& flags) {
   // A truncated weight file then fails one model instead of the process: loads and the engine check
   // for mapping faults.
   engine::SurviveMappingFaults();
+  // Loading may take minutes. A terminal shows a bar until then; the log has lines.
+  std::optional<ShownProgress> shown;
+  if (CanDrawBar() && config.log_format == "text") {
+    shown.emplace(ProgressFlags());
+  } else {
+    LogProgress();
+  }
   App app(std::move(options));
   app.Start();
+  if (shown) {
+    shown.reset();
+    LogProgress();
+  }
   Announce(app, app.requires_key());
   NotifyService("READY=1");
   RunUntilSignal(app);

@@ -10,8 +10,10 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "engine/io/atomic_write.h"
 #include "engine/tokenizer/training/bpe_trainer.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
 
@@ -34,6 +36,7 @@ struct TokenizerFlags {
   bool surround = false;
   bool json_lines = false;
   std::string ids;
+  ProgressFlags progress;
 };
 
 std::string InputText(const TokenizerFlags& flags, const std::string& inline_text) {
@@ -44,14 +47,12 @@ std::string InputText(const TokenizerFlags& flags, const std::string& inline_tex
 
 void Train(const TokenizerFlags& flags) {
   const std::string corpus = engine::ReadWholeFile(flags.corpus, kMaxCorpusBytes);
-  int64_t shown_percent = -1;
+  const ShownProgress shown(flags.progress);
+  ProgressTask task("learning merges", "merges", 0);
   const std::string json =
       engine::TrainBpe(corpus, flags.trainer, [&](int64_t done, int64_t total) {
-        const int64_t percent = total > 0 ? done * 100 / total : 100;
-        if (percent / 10 == shown_percent / 10 && shown_percent >= 0) return;
-        shown_percent = percent;
-        std::fprintf(stderr, "merges %lld of %lld\n", static_cast<long long>(done),
-                     static_cast<long long>(total));
+        task.SetTotal(total);
+        task.Reach(done);
       });
   engine::WriteFileAtomically(flags.out, json);
   std::printf("wrote %s\n", flags.out.c_str());
@@ -154,6 +155,7 @@ void AddTokenizer(CLI::App& command, int&) {
   train->add_option("--special", flags->trainer.special_tokens,
                     "control token; repeatable; control tokens get the first ids");
   train->add_option("--out,-o", flags->out, "file to write")->capture_default_str();
+  AddProgressFlags(*train, flags->progress);
   train->callback([flags] { Train(*flags); });
 
   CLI::App* encode = command.add_subcommand("encode", "print the token ids of a text");

@@ -6,8 +6,10 @@
 
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
+#include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/job_child.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/process_lock.h"
@@ -23,6 +25,7 @@ struct TrainFlags {
   std::string spec;
   std::vector<std::string> overrides;
   std::string job_dir;
+  ProgressFlags progress;
 };
 
 constexpr const char* kMemoryAdvice =
@@ -51,6 +54,8 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
 }
 
 int TrainSpecFile(const TrainFlags& flags) {
+  ConfigureLog("info", LogFormat::kText);
+  const ShownProgress shown(flags.progress);
   training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
   // Not for jobs: paths of a request must lie below the model root.
   FindSpecPaths(spec);
@@ -80,6 +85,7 @@ void AddTrain(CLI::App& command, int& exit_code) {
   command.add_option("--job", flags->job_dir,
                      "job directory: read spec.json or spec.yaml there, write events.jsonl and "
                      "result.json, run at the lowest priority");
+  AddProgressFlags(command, flags->progress);
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {
       // Without a spec argument the first positional word is an override.

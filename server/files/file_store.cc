@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <limits>
 #include <set>
 #include <system_error>
@@ -16,6 +15,7 @@
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/unix_time.h"
 #include "server/database/owner_only.h"
 
 namespace tandem::server {
@@ -139,9 +139,7 @@ FileStore::FileStore(Options options)
 
 int64_t FileStore::Now() const {
   if (options_.now) return options_.now();
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
+  return UnixNow();
 }
 
 std::filesystem::path FileStore::TombstoneOf(const std::string& id) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 
@@ -11,11 +12,18 @@ struct TrainSpec;
 
 namespace tandem::server {
 
-// Checks every row of data.train as a run of this spec does: renders, tokenises and masks it. A bad
-// row is a finding; a fault of the model's files throws. `is_cancelled` is called before each row
-// and within rows, on any thread, with the bytes of text that are rendered or tokenised. True ends
-// the check with kCancelled.
-TrainingData ExamineTrainingData(const training::TrainSpec& spec,
-                                 const std::function<bool(int64_t n_bytes)>& is_cancelled);
+struct ExamineOptions {
+  // Called before each row with 0, and within rows with the bytes of text that are rendered or
+  // tokenised, on any thread. True ends the check with kCancelled.
+  std::function<bool(int64_t n_bytes)> is_cancelled;
+  // Called before each row, and when is_cancelled has ended a row. True ends the check with the
+  // findings about the rows before. Empty: all rows.
+  std::function<bool()> is_enough = {};
+  size_t n_shown = 1;  // number of samples in TrainingData::shown
+};
+
+// Checks the rows of data.train as a run of this spec does: renders, tokenises and masks them. A
+// bad row, and a file that cannot be read, is a finding; a fault of the model's files throws.
+TrainingData ExamineTrainingData(const training::TrainSpec& spec, const ExamineOptions& options);
 
 }  // namespace tandem::server

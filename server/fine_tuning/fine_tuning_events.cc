@@ -98,13 +98,16 @@ bool FineTuningEvents::ReadMessages(bool is_over, std::vector<Json>* events) {
     const Json row = ParseRow(line.text);
     if (!row.is_object() || !row.contains("kind") || !row["kind"].is_string()) continue;
     const std::string kind = row["kind"];
-    if (kind == "step" || kind == "sample") continue;  // metrics.jsonl has steps; samples are text
+    if (kind == "step") continue;  // metrics.jsonl has the steps
     Json event = Event("m", line.offset, IntAt(row, "unix_ms") / 1000);
     if (kind == "warning") event["level"] = "warn";
     if (row.contains("message") && row["message"].is_string()) event["message"] = row["message"];
     // Replace messages that name a path on the server.
     const int64_t step = IntAt(row, "step");
-    if (kind == "checkpoint") {
+    if (kind == "sample") {
+      event["data"] = Json{{"step", step}, {"sample", event["message"]}};
+      event["message"] = "Sample after step " + std::to_string(step);
+    } else if (kind == "checkpoint") {
       event["message"] = "Checkpoint written after step " + std::to_string(step);
     } else if (kind == "export") {
       event["message"] = "Checkpoint created at step " + std::to_string(step) + ": " +

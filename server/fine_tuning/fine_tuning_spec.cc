@@ -1,6 +1,7 @@
 #include "server/fine_tuning/fine_tuning_spec.h"
 
 #include <algorithm>
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -60,12 +61,29 @@ Json LoraJson(const FineTuningLora& lora, const TrainingBase& base) {
   return out;
 }
 
-Json DataJson(const FineTuningPlan& plan, const TrainingFiles& files) {
+// JSON is OpenAI's format unless the request names another. CSV and Parquet have no such default.
+std::string FormatOf(const FineTuningRequest& request, const TrainingFiles& files) {
+  if (request.hyperparameters.format) return *request.hyperparameters.format;
+  const bool is_json = files.training_container == "json" &&
+                       (files.validation.empty() || files.validation_container == "json");
+  if (!is_json) return "auto";
+  return request.method == FineTuningMethod::kDpo ? "openai_preference" : "messages";
+}
+
+Json DataJson(const FineTuningPlan& plan, const TrainingBase& base, const TrainingFiles& files) {
   Json out;
   out["train"] = files.training.string();
   if (!files.validation.empty()) out["eval"] = files.validation.string();
-  const bool is_dpo = plan.request.method == FineTuningMethod::kDpo;
-  out["format"] = is_dpo ? "openai_preference" : "messages";
+  if (files.training_container != "json") out["container"] = files.training_container;
+  if (!files.validation.empty() && files.validation_container != "json") {
+    out["eval_container"] = files.validation_container;
+  }
+  const std::string format = FormatOf(plan.request, files);
+  out["format"] = format;
+  // Prompts become chats: the result answers chats.
+  if (base.has_chat_template && format != "messages" && format != "openai_preference") {
+    out["apply_template"] = "always";
+  }
   out["max_target_length"] = plan.row_tokens;
   // One example per row, so that a batch holds batch_size examples.
   out["packing"] = "none";
@@ -77,18 +95,21 @@ Json DataJson(const FineTuningPlan& plan, const TrainingFiles& files) {
 
 Json TrainJson(const FineTuningPlan& plan) {
   const FineTuningHyperparameters& wanted = plan.request.hyperparameters;
-  const double rate = (wanted.lora ? kLoraLearningRate : kFullLearningRate) *
-                      (plan.request.method == FineTuningMethod::kDpo ? kDpoFactor : 1);
   Json out;
   out["steps"] = plan.steps;
   out["per_device_batch_size"] = *wanted.batch_size;
-  out["learning_rate"] = rate * *wanted.learning_rate_multiplier;
+  out["learning_rate"] = LearningRateOf(plan);
   out["schedule"]["type"] = wanted.schedule;
   if (wanted.warmup_ratio && wanted.schedule != "constant") {
     out["schedule"]["warmup_fraction"] = *wanted.warmup_ratio;
   }
   if (wanted.weight_decay) out["optimizer"]["weight_decay"] = *wanted.weight_decay;
   if (wanted.grad_clip) out["gradient_clipping_threshold"] = *wanted.grad_clip;
+  if (wanted.samples && !plan.sample_prompts.empty()) {
+    out["sample"]["every"] = wanted.samples->every;
+    out["sample"]["prompts"] = plan.sample_prompts;
+    out["sample"]["max_tokens"] = wanted.samples->max_tokens;
+  }
   return out;
 }
 
@@ -151,7 +172,7 @@ Json TrainSpecOf(const FineTuningPlan& plan, const TrainingBase& base, const Tra
   spec["model"]["load_parameters_path"] = base.path;
   spec["model"]["init_seed"] = *plan.request.seed;
   if (wanted.lora) spec["lora"] = LoraJson(*wanted.lora, base);
-  spec["data"] = DataJson(plan, files);
+  spec["data"] = DataJson(plan, base, files);
   spec["train"] = TrainJson(plan);
   if (is_dpo) spec["dpo"]["beta"] = *wanted.beta;
   spec["checkpoint"]["period"] = wanted.checkpoint_every.value_or(plan.steps_per_epoch);
@@ -162,6 +183,21 @@ Json TrainSpecOf(const FineTuningPlan& plan, const TrainingBase& base, const Tra
   // The result is the model of the last step, as the API's last checkpoint promises.
   spec["checkpoint"]["export_best"] = false;
   return spec;
+}
+
+std::string ContainerOfUpload(const std::string& filename) {
+  std::string name = filename;
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (name.ends_with(".parquet")) return "parquet";
+  return name.ends_with(".csv") ? "csv" : "json";
+}
+
+double LearningRateOf(const FineTuningPlan& plan) {
+  const FineTuningHyperparameters& wanted = plan.request.hyperparameters;
+  return (wanted.lora ? kLoraLearningRate : kFullLearningRate) *
+         (plan.request.method == FineTuningMethod::kDpo ? kDpoFactor : 1) *
+         *wanted.learning_rate_multiplier;
 }
 
 Json HyperparametersJson(const FineTuningRequest& request) {
@@ -190,6 +226,12 @@ Json HyperparametersJson(const FineTuningRequest& request) {
   if (chosen.weight_decay) out["weight_decay"] = *chosen.weight_decay;
   if (chosen.grad_clip) out["grad_clip"] = *chosen.grad_clip;
   if (chosen.checkpoint_every) out["checkpoint_every"] = *chosen.checkpoint_every;
+  if (chosen.format) out["format"] = *chosen.format;
+  if (chosen.samples) {
+    out["samples"] = Json{{"every", chosen.samples->every},
+                          {"prompts", chosen.samples->prompts},
+                          {"max_tokens", chosen.samples->max_tokens}};
+  }
   return out;
 }
 

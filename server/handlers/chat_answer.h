@@ -8,12 +8,13 @@
 #include "server/models/model_registry.h"
 #include "server/respond/reply_shape.h"
 #include "server/wire/chat_request.h"
+#include "server/wire/completion_request.h"
 
 namespace tandem::server {
 
-// A chat, ready for Generate.
+// A chat, or the prompts of a completion, ready for Generate.
 struct PreparedChat {
-  std::vector<engine::GenerationRequest> requests;  // one
+  std::vector<engine::GenerationRequest> requests;  // of a chat: one
   ReplyShape shape;                                 // tells how to read the answer, too
   std::vector<std::string> ignored;                 // for x-ignored-params
 };
@@ -23,5 +24,9 @@ struct PreparedChat {
 // for tools or limits that the model does not serve.
 PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model, ChatRequest chat,
                          const std::string& id_prefix, const std::string& request_id);
+
+// The same for plain prompts, one request each. Throws as EncodePlainPrompt and Constrain.
+PreparedChat PrepareCompletion(const ServedModel& model, const CompletionRequest& completion,
+                               const std::string& id_prefix, const std::string& request_id);
 
 }  // namespace tandem::server

@@ -9,6 +9,7 @@ namespace tandem::server {
 
 // THE list: a file of handlers is declared here and named in AllEndpoints.
 std::span<const Endpoint> StatusEndpoints();
+std::span<const Endpoint> ConsoleEndpoints();
 std::span<const Endpoint> MetricsEndpoints();
 std::span<const Endpoint> OpenApiEndpoints();
 std::span<const Endpoint> ModelEndpoints();
@@ -24,12 +25,19 @@ std::span<const Endpoint> FileEndpoints();
 std::span<const Endpoint> BatchEndpoints();
 std::span<const Endpoint> FineTuningJobEndpoints();
 std::span<const Endpoint> FineTuningFollowEndpoints();
+std::span<const Endpoint> FineTuningPlanEndpoints();
+std::span<const Endpoint> ExamineEndpoints();
 std::span<const Endpoint> AdminModelEndpoints();
+std::span<const Endpoint> AvailableModelEndpoints();
 std::span<const Endpoint> AdapterEndpoints();
 std::span<const Endpoint> AliasEndpoints();
 std::span<const Endpoint> ConvertEndpoints();
 std::span<const Endpoint> AdminJobEndpoints();
 std::span<const Endpoint> AdminKeyEndpoints();
+std::span<const Endpoint> OllamaChatEndpoints();
+std::span<const Endpoint> OllamaModelEndpoints();
+std::span<const Endpoint> OllamaEmbedEndpoints();
+std::span<const Endpoint> OllamaAbsentEndpoints();
 
 namespace {
 
@@ -39,6 +47,15 @@ constexpr size_t kFormBytes = 1 << 20;
 constexpr ApiStyle kAnthropicStyle = {.rewrite_error = RewriteForAnthropic,
                                       .error_event = "error",
                                       .request_id_header = "request-id"};
+constexpr ApiStyle kOllamaStyle = {.rewrite_error = RewriteForOllama,
+                                   .error_event = {},
+                                   .request_id_header = {},
+                                   .streams_lines = true};
+
+const ApiStyle* StyleOf(ApiKind api) {
+  if (api == ApiKind::kAnthropic) return &kAnthropicStyle;
+  return api == ApiKind::kOllama ? &kOllamaStyle : nullptr;
+}
 
 Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
   Route route{.method = endpoint.method,
@@ -50,7 +67,7 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
               .access = endpoint.access,
               .runs_on = endpoint.runs_on,
               .is_heavy = endpoint.is_heavy,
-              .style = endpoint.api == ApiKind::kAnthropic ? &kAnthropicStyle : nullptr};
+              .style = StyleOf(endpoint.api)};
   if (endpoint.open_body == nullptr) return route;
   route.open_body = [&context, open = endpoint.open_body](const Request& head,
                                                           std::function<void()> has_room) {
@@ -64,17 +81,21 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),        MetricsEndpoints(),
-      OpenApiEndpoints(),       ModelEndpoints(),
-      ChatEndpoints(),          ResponsesEndpoints(),
-      CompletionEndpoints(),    MessagesEndpoints(),
-      EmbeddingEndpoints(),     RerankEndpoints(),
-      TokenizeEndpoints(),      RenderEndpoints(),
-      FileEndpoints(),          BatchEndpoints(),
-      FineTuningJobEndpoints(), FineTuningFollowEndpoints(),
-      AdminModelEndpoints(),    AdapterEndpoints(),
-      AliasEndpoints(),         ConvertEndpoints(),
-      AdminJobEndpoints(),      AdminKeyEndpoints(),
+      StatusEndpoints(),         MetricsEndpoints(),
+      OpenApiEndpoints(),        ModelEndpoints(),
+      ChatEndpoints(),           ResponsesEndpoints(),
+      CompletionEndpoints(),     MessagesEndpoints(),
+      EmbeddingEndpoints(),      RerankEndpoints(),
+      TokenizeEndpoints(),       RenderEndpoints(),
+      FileEndpoints(),           BatchEndpoints(),
+      FineTuningJobEndpoints(),  FineTuningFollowEndpoints(),
+      FineTuningPlanEndpoints(), ExamineEndpoints(),
+      AdminModelEndpoints(),     AvailableModelEndpoints(),
+      AdapterEndpoints(),        AliasEndpoints(),
+      ConvertEndpoints(),        AdminJobEndpoints(),
+      AdminKeyEndpoints(),       ConsoleEndpoints(),
+      OllamaChatEndpoints(),     OllamaModelEndpoints(),
+      OllamaEmbedEndpoints(),    OllamaAbsentEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

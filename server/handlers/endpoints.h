@@ -11,7 +11,7 @@
 namespace tandem::server {
 
 // Whose API a route belongs to; decides the shape of its errors.
-enum class ApiKind { kOpenAi, kAnthropic };
+enum class ApiKind { kOpenAi, kAnthropic, kOllama };
 
 // A route of the API and the function that answers it. The function parses, acts and responds. It
 // throws a fault as Error; the dispatch of server/http turns that into an error body. Every handler

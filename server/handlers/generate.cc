@@ -1,10 +1,10 @@
 #include "server/handlers/generate.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "engine/base/attempt.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/unix_time.h"
 #include "engine/chat/chat_template.h"
 #include "engine/constrain/grammar.h"
 #include "server/admission/generation_tally.h"
@@ -22,9 +22,7 @@ ReplyShape MakeReplyShape(const ServedModel& model, const GenerationFields& fiel
                           const std::string& id_prefix, const std::string& request_id) {
   ReplyShape shape;
   shape.id = NewObjectId(id_prefix);
-  shape.created = std::chrono::duration_cast<std::chrono::seconds>(
-                      std::chrono::system_clock::now().time_since_epoch())
-                      .count();
+  shape.created = UnixNow();
   shape.model = model.id;
   shape.fingerprint = model.adapter ? model.fingerprint : model.loaded().fingerprint;
   if (!shape.fingerprint.starts_with("fp_")) shape.fingerprint.insert(0, "fp_");

@@ -27,6 +27,7 @@ class AliasBook;
 class BackgroundResponses;
 class Batches;
 class DetachedRequests;
+struct ExamineOptions;
 class FileStore;
 class JobSupervisor;
 class KeyUsage;
@@ -87,19 +88,22 @@ struct HandlerContext {
   DetachedRequests* detached = nullptr;             // during requests
   int64_t max_file_bytes = int64_t{512} << 20;      // largest upload
   const MemoryLedger* memory = nullptr;             // never null while requests run
-  // Whether the name is that of an embedded model, which needs no path.
+  std::vector<std::string> named_models = {};       // embedded models, which need no path
+  // Whether the name is that of an embedded model.
   std::function<bool(const std::string&)> is_named_model = {};
   // Returns the plan of a checked training spec (memory, time) as JSON; starts nothing.
   std::function<std::string(const training::TrainSpec&)> plan_training = {};
-  // Reads all data of a checked training spec; see ExamineTrainingData.
-  std::function<TrainingData(const training::TrainSpec&,
-                             const std::function<bool(int64_t n_bytes)>& is_cancelled)>
-      examine_data = {};
+  // Reads data of a checked training spec; see ExamineTrainingData.
+  std::function<TrainingData(const training::TrainSpec&, const ExamineOptions&)> examine_data = {};
   // Path of the files of a served model, for jobs. Not for adapters.
   std::function<std::string(const ServedModel&)> path_of_model = {};
   std::filesystem::path model_root;  // paths in request bodies are relative to it
   DrainSignal* drain = nullptr;      // never null while requests run
   std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
+  bool has_console = true;           // false: --no-console
+  std::filesystem::path console_dir = {};  // assets for development; empty: the embedded ones
+  // Whether every route of /v1 needs a key. Unset: no.
+  std::function<bool()> requires_key = {};
   // Clock of `/health` and `/metrics`. Tests set it ahead, so that an engine looks stuck.
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };

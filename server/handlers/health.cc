@@ -76,21 +76,6 @@ void Version(const HandlerContext&, Request, ResponseWriter writer) {
   writer.Json(200, body.dump());
 }
 
-void Welcome(const HandlerContext& context, Request, ResponseWriter writer) {
-  std::string model = "MODEL";
-  if (const auto entries = context.models.List(); !entries.empty()) model = entries.front().name;
-  std::string text = "Tandem " + VersionNumber() + ": one engine that trains and serves.\n\n";
-  text += "Models:  curl " + context.base_url + "/v1/models\n";
-  text += "Chat:    curl -N " + context.base_url +
-          "/v1/chat/completions -H 'content-type: application/json' \\\n"
-          "           -d '{\"model\": \"" +
-          model +
-          "\", \"stream\": true, \"messages\": [{\"role\": \"user\", \"content\": "
-          "\"a story about a dog\"}]}'\n";
-  text += "Docs:    README.md in the source of this program\n";
-  writer.Text(200, std::move(text));
-}
-
 }  // namespace
 
 std::span<const Endpoint> StatusEndpoints() {
@@ -98,7 +83,6 @@ std::span<const Endpoint> StatusEndpoints() {
       {"GET", "/health", Health, Access::kOpen, RunsOn::kIoThread},
       {"GET", "/ready", Ready, Access::kOpen, RunsOn::kIoThread},
       {"GET", "/version", Version, Access::kOpen, RunsOn::kIoThread},
-      {"GET", "/", Welcome, Access::kOpen, RunsOn::kIoThread},
   };
   return kEndpoints;
 }

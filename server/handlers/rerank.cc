@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "engine/base/unix_time.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
 #include "server/handlers/handlers.h"
@@ -52,9 +52,7 @@ void Score(const HandlerContext& context, Request request, ResponseWriter writer
                                                            .pooling = score.pooling,
                                                            .priority = score.priority});
 
-  const int64_t created = std::chrono::duration_cast<std::chrono::seconds>(
-                              std::chrono::system_clock::now().time_since_epoch())
-                              .count();
+  const int64_t created = UnixNow();
   const auto body = [relevance, created, id = NewObjectId("score-"), model_id = model->id] {
     const std::vector<double> scores = relevance->Scores();
     std::string out = R"({"id":)";

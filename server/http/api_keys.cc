@@ -3,8 +3,9 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
+
+#include "engine/base/unix_time.h"
 
 namespace tandem::server {
 namespace {
@@ -45,12 +46,6 @@ std::optional<std::string_view> KeyOf(const Request& request) {
     return std::nullopt;
   }
   return *key;
-}
-
-int64_t UnixNow() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 // All bits set if the digests are equal, else 0; without a data-dependent branch.

@@ -16,12 +16,13 @@
 namespace tandem::server {
 namespace {
 
-// The frames that end a begun stream with an error.
+// The frames, or the line, that end a begun stream with an error.
 std::string ErrorEvents(const Response& response, const ApiStyle* style,
                         const std::string& request_id) {
   if (style == nullptr) return SseData(response.body) + SseData("[DONE]");
   Response styled = response;
   style->rewrite_error(styled, request_id);
+  if (style->streams_lines) return styled.body + "\n";
   return SseNamed(style->error_event, styled.body);
 }
 

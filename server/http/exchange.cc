@@ -71,7 +71,7 @@ void Exchange::SendWhole(Response response, OutputQueue& out) {
   AddHeaders(response);
   const auto body_bytes = static_cast<long long>(response.body.size());
   std::string bytes = SerializeHead(response, body_bytes, true, keep_alive_);
-  if (!is_head_request() && response.status != 204) {
+  if (!is_head_request() && response.status != 204 && response.status != 304) {
     if (response.body.size() < kCopiedBodyBytes) {
       bytes += response.body;
     } else {

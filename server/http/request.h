@@ -92,6 +92,7 @@ struct ApiStyle {
   void (*rewrite_error)(Response& error, const std::string& request_id);
   std::string_view error_event;  // the SSE event that ends a failed stream; no `[DONE]` follows
   std::string_view request_id_header;  // a further name for x-request-id in answers
+  bool streams_lines = false;  // streams are NDJSON: the error is their last line, without event
 };
 
 }  // namespace tandem::server

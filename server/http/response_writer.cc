@@ -48,6 +48,10 @@ void EventStream::SendNamed(std::string_view event, std::string_view data) const
   guard_->channel->Append(SseNamed(event, data));
 }
 
+void EventStream::SendLine(std::string_view json) const {
+  guard_->channel->Append(JsonLine(json));
+}
+
 void EventStream::Close() const { guard_->channel->Finish(); }
 
 bool EventStream::disconnected() const { return guard_->channel->disconnected(); }
@@ -93,8 +97,14 @@ void ResponseWriter::Text(int status, std::string body) const {
 }
 
 EventStream ResponseWriter::StartEventStream() const {
+  return StartStream("text/event-stream; charset=utf-8");
+}
+
+EventStream ResponseWriter::StartLineStream() const { return StartStream("application/x-ndjson"); }
+
+EventStream ResponseWriter::StartStream(std::string content_type) const {
   Response head;
-  head.content_type = "text/event-stream; charset=utf-8";
+  head.content_type = std::move(content_type);
   head.headers = guard_->TakeHeaders();
   head.headers.emplace_back("cache-control", "no-cache");
   head.headers.emplace_back("x-accel-buffering", "no");

@@ -21,6 +21,8 @@ class EventStream {
   void Send(std::string_view data) const;
   // Like Send, with an `event:` line first.
   void SendNamed(std::string_view event, std::string_view data) const;
+  // Sends a JSON value as one line of a stream of StartLineStream.
+  void SendLine(std::string_view json) const;
   void Close() const;
 
   // True if the client has left; further output is dropped.
@@ -63,7 +65,7 @@ class ResponseWriter {
  public:
   struct Abandoned {
     Response response;         // sent if no answer has begun
-    std::string error_events;  // sent if a stream was not closed: whole SSE frames
+    std::string error_events;  // sent if a stream was not closed: whole SSE frames or lines
   };
   ResponseWriter(std::shared_ptr<ResponseChannel> channel,
                  std::function<Abandoned()> make_abandoned);
@@ -79,6 +81,9 @@ class ResponseWriter {
   void Text(int status, std::string body) const;
   // Sends the head of a text/event-stream. Call it when the request can no longer be refused.
   EventStream StartEventStream() const;
+  // The same with application/x-ndjson: lines of JSON. REQUIRES: OnSilence is set, because comment
+  // lines would be no JSON.
+  EventStream StartLineStream() const;
   // Sends the head of a body of `n_bytes`. REQUIRES: n_bytes > 0.
   BodyStream StartBody(Response head, int64_t n_bytes) const;
 
@@ -101,6 +106,8 @@ class ResponseWriter {
   void OnDisconnect(std::function<void()> callback) const;
 
  private:
+  EventStream StartStream(std::string content_type) const;
+
   std::shared_ptr<EventStream::Guard> guard_;
 };
 

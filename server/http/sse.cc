@@ -50,4 +50,25 @@ std::string SseComment(std::string_view text) {
   return out;
 }
 
+std::string JsonLine(std::string_view json) {
+  // U+0085, U+2028 and U+2029 occur within strings only. Control characters are escaped there.
+  static constexpr std::string_view kBreaks[][2] = {
+      {"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
+  std::string line;
+  line.reserve(json.size() + 1);
+  while (!json.empty()) {
+    std::string_view text = json.substr(0, 1);
+    std::string_view written = text == "\n" || text == "\r" ? std::string_view(" ") : text;
+    for (const auto& [character, escape] : kBreaks) {
+      if (!json.starts_with(character)) continue;
+      text = character;
+      written = escape;
+    }
+    line += written;
+    json.remove_prefix(text.size());
+  }
+  line.push_back('\n');
+  return line;
+}
+
 }  // namespace tandem::server

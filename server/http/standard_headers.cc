@@ -71,6 +71,8 @@ std::string_view ReasonPhrase(int status) {
       return "No Content";
     case 206:
       return "Partial Content";
+    case 304:
+      return "Not Modified";
     case 400:
       return "Bad Request";
     case 401:
@@ -207,7 +209,7 @@ std::string SerializeHead(const Response& response, long long body_bytes, bool a
   std::string out = "HTTP/1.1 " + std::to_string(response.status) + " ";
   out.append(ReasonPhrase(response.status));
   out.append("\r\n");
-  if (response.status != 204) {
+  if (response.status != 204 && response.status != 304) {
     AppendHeader(out, "content-type", response.content_type);
     if (body_bytes >= 0) {
       AppendHeader(out, "content-length", std::to_string(body_bytes));

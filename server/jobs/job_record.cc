@@ -1,20 +1,13 @@
 #include "server/jobs/job_record.h"
 
-#include <chrono>
-
 #include "engine/base/log.h"
+#include "engine/base/unix_time.h"
 
 namespace tandem::server {
 
-int64_t UnixSeconds() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 void EndJob(JobRecord& record, JobStatus status) {
   record.job.status = status;
-  record.job.finished_at = UnixSeconds();
+  record.job.finished_at = UnixNow();
   record.process.reset();
 }
 

@@ -21,8 +21,6 @@ struct JobRecord {
   int64_t events_offset = 0;  // bytes of events.jsonl already ingested
 };
 
-int64_t UnixSeconds();
-
 // Records the end of a job at the current time. REQUIRES: it has no process any more.
 void EndJob(JobRecord& record, JobStatus status);
 // Writes one line to the server's log.

@@ -12,6 +12,7 @@
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/base/unix_time.h"
 
 namespace tandem::server {
 namespace {
@@ -99,7 +100,7 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
   Job& job = record.job;
   job.id = NewJobId(type);
   job.type = type;
-  job.created_at = UnixSeconds();
+  job.created_at = UnixNow();
   job.request_json = request_json;
   job.owner = owner;
   if (stop_) {

@@ -12,6 +12,7 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/base/thread_round.h"
+#include "engine/base/unix_time.h"
 #include "server/jobs/job_supervisor.h"
 
 namespace tandem::server {
@@ -156,7 +157,7 @@ void JobSupervisor::Start(JobRecord record) {
     record = FindRecord(id);
     if (record.job.status != JobStatus::kQueued) return;  // cancelled a moment ago
     record.job.status = JobStatus::kRunning;
-    if (!record.job.started_at) record.job.started_at = UnixSeconds();
+    if (!record.job.started_at) record.job.started_at = UnixNow();
     store_.Update(record);
     changed_.insert(id);
   }

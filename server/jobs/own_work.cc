@@ -7,6 +7,7 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
+#include "engine/base/unix_time.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/running_job.h"
 
@@ -31,7 +32,7 @@ void OwnWork::Begin(JobRecord record, std::function<void()> on_cancel) {
 Job OwnWork::Start(const std::string& id) {
   JobRecord& record = own_.at(id).record;
   record.job.status = JobStatus::kRunning;
-  record.job.started_at = UnixSeconds();
+  record.job.started_at = UnixNow();
   Save(record);
   return record.job;
 }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <system_error>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
+#include "engine/base/unix_time.h"
 
 namespace tandem::server {
 namespace {
@@ -47,12 +47,6 @@ struct ScopeName {
 };
 constexpr ScopeName kScopeNames[] = {
     {Scope::kInfer, "infer"}, {Scope::kTrain, "train"}, {Scope::kAdmin, "admin"}};
-
-int64_t UnixNow() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 std::string HexOf(const unsigned char* bytes, size_t n) {
   std::string text;

@@ -1,13 +1,11 @@
 #include "server/keys/key_usage.h"
 
-#include <chrono>
+#include "engine/base/unix_time.h"
 
 namespace tandem::server {
 
 void KeyUsage::CountRequest(uint64_t client) {
-  const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
-                          std::chrono::system_clock::now().time_since_epoch())
-                          .count();
+  const int64_t now = UnixNow();
   const std::lock_guard lock(mutex_);
   UsageCounts& counts = counts_[client];
   ++counts.requests;

@@ -1,9 +1,8 @@
 #include "server/metrics/metrics.h"
 
-#include <prometheus/metric_family.h>
-#include <prometheus/text_serializer.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -13,19 +12,17 @@
 #include <map>
 #include <mutex>
 #include <set>
-#include <sstream>
 #include <tuple>
 #include <utility>
 
+#include "engine/base/unix_time.h"
 #include "engine/kv/block_pool.h"
+#include "server/metrics/exposition.h"
 
 namespace tandem::server {
 namespace {
 
-using prometheus::ClientMetric;
-using prometheus::MetricFamily;
-using prometheus::MetricType;
-using Labels = std::vector<ClientMetric::Label>;
+using Labels = decltype(Metric::labels);
 
 constexpr std::array<std::string_view, 5> kReasons{"stop", "length", "tool_calls", "abort",
                                                    "error"};
@@ -47,60 +44,44 @@ int64_t ResidentBytes() {
   return resident_pages * sysconf(_SC_PAGESIZE);
 }
 
-ClientMetric WithLabels(Labels labels) {
-  ClientMetric metric;
-  metric.label = std::move(labels);
-  return metric;
-}
-
 // Metric families under construction, in the order of their first use.
 class Families {
  public:
   explicit Families(std::string prefix) : prefix_(std::move(prefix) + ":") {}
 
   void Gauge(const std::string& name, const char* help, Labels labels, double value) {
-    ClientMetric metric = WithLabels(std::move(labels));
-    metric.gauge.value = value;
-    Family(prefix_ + name, help, MetricType::Gauge).metric.push_back(std::move(metric));
+    Add(prefix_ + name, help, MetricType::kGauge, {std::move(labels), value, {}});
   }
   void PlainGauge(const std::string& name, const char* help, double value) {
-    ClientMetric metric;
-    metric.gauge.value = value;
-    Family(name, help, MetricType::Gauge).metric.push_back(std::move(metric));
+    Add(name, help, MetricType::kGauge, {{}, value, {}});
   }
   void Counter(const std::string& name, const char* help, Labels labels, double value) {
-    ClientMetric metric = WithLabels(std::move(labels));
-    metric.counter.value = value;
-    Family(prefix_ + name, help, MetricType::Counter).metric.push_back(std::move(metric));
+    Add(prefix_ + name, help, MetricType::kCounter, {std::move(labels), value, {}});
   }
   void Histo(const std::string& name, const char* help, Labels labels, const Histogram& histogram) {
-    ClientMetric metric = WithLabels(std::move(labels));
+    Metric metric{std::move(labels), histogram.sum(), {}};
     const auto counts = histogram.counts();
     uint64_t cumulative = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
       cumulative += counts[i];
       const double bound = i < histogram.bounds().size() ? histogram.bounds()[i]
                                                          : std::numeric_limits<double>::infinity();
-      metric.histogram.bucket.push_back({cumulative, bound});
+      metric.buckets.push_back({cumulative, bound});
     }
-    metric.histogram.sample_count = cumulative;
-    metric.histogram.sample_sum = histogram.sum();
-    Family(prefix_ + name, help, MetricType::Histogram).metric.push_back(std::move(metric));
+    Add(prefix_ + name, help, MetricType::kHistogram, std::move(metric));
   }
 
-  std::string Text() const {
-    std::ostringstream out;
-    prometheus::TextSerializer().Serialize(out, families_);
-    return out.str();
-  }
+  std::string Text() const { return ExpositionText(families_); }
 
  private:
-  MetricFamily& Family(const std::string& name, const char* help, MetricType type) {
-    for (MetricFamily& family : families_) {
-      if (family.name == name) return family;
-    }
-    families_.push_back({name, help, type, {}});
-    return families_.back();
+  void Add(const std::string& name, const char* help, MetricType type, Metric metric) {
+    const auto known =
+        std::find_if(families_.begin(), families_.end(),
+                     [&](const MetricFamily& family) { return family.name == name; });
+    MetricFamily& family = known != families_.end()
+                               ? *known
+                               : families_.emplace_back(MetricFamily{name, help, type, {}});
+    family.metrics.push_back(std::move(metric));
   }
 
   const std::string prefix_;
@@ -183,8 +164,7 @@ void AddAdapters(Families& families, const Metrics::Snapshot& snapshot, const st
     for (const std::string& id : stats.waiting_adapters) waiting.insert(ShownName(snapshot, id));
   }
   // As in vLLM, the value is the time at which the labels were true.
-  const double now =
-      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const double now = UnixNowExact();
   families.Gauge("lora_requests_info", "Adapters of running and waiting requests.",
                  {{"max_lora", std::to_string(max_adapters)},
                   {"model_name", name},

@@ -1,12 +1,12 @@
 #include "server/models/load_adapter.h"
 
-#include <chrono>
 #include <span>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
+#include "engine/base/unix_time.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
 #include "server/models/model_provenance.h"
@@ -28,9 +28,7 @@ std::shared_ptr<const ServedModel> LoadServedAdapter(const AdapterSource& source
   auto model = std::make_shared<ServedModel>();
   model->id = source.name;
   model->path = source.path;
-  model->created = std::chrono::duration_cast<std::chrono::seconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count();
+  model->created = UnixNow();
   model->owned_by = source.owned_by.empty() ? base->owned_by : source.owned_by;
   model->owner = source.owner;
   model->root = base->root;

@@ -14,6 +14,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/unix_time.h"
 #include "engine/engine.h"
 #include "engine/hub/pull.h"
 #include "engine/model/model.h"
@@ -124,9 +125,7 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   model->provenance = ModelProvenance(model->id, source, loaded.model->content_hash());
   model->pinned = settings.pinned;
   model->idle_unload_s = settings.idle_unload_s;
-  model->created = std::chrono::duration_cast<std::chrono::seconds>(
-                       std::chrono::system_clock::now().time_since_epoch())
-                       .count();
+  model->created = UnixNow();
   model->memory = std::move(settings.memory);
   MemoryClaim claim = model->memory.claim();
   if (claim.total() > 0) options.kv_cache_bytes = claim.kv;

@@ -60,6 +60,9 @@ class ModelHost {
   // `on_end` may be empty. Cancelling a queued load ends it at once.
   Job Load(const ModelLoadSpec& spec, const std::string& request_json, OnEnd on_end);
 
+  // The memory that a load would need. Reserves nothing. Throws as Maker::plan.
+  engine::MemoryPlan Plan(const ModelLoadSpec& spec) const { return maker_.plan(spec); }
+
   // Removes a model from the registry. Its requests finish first, or are ended at once with
   // `force`. A second call for a model that is leaving returns the same job, and may add force.
   // Throws kNotFound (model_not_found), and kAlreadyExists (in_use) for an alias, an adapter, a

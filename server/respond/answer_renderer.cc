@@ -40,6 +40,12 @@ EventStream AnswerRenderer::StartStream() {
   return stream;
 }
 
+EventStream AnswerRenderer::StartLineStream() {
+  EventStream stream = writer_.StartLineStream();
+  stream.OnBackpressure(std::move(set_paused_));
+  return stream;
+}
+
 std::string AnswerRenderer::TakeLogprobs() { return std::exchange(logprobs_, {}); }
 
 void AnswerRenderer::AddLogprobs(const engine::TextDelta& delta) {
@@ -82,6 +88,7 @@ void AnswerRenderer::Handle(ChoiceFinished& finished) {
   usage_.cached_tokens = finished.usage.cached_tokens;
   end_.reason = finished.reason;
   end_.stop_string = finished.stop_string;
+  end_.stop_token = finished.stop_token;
   Show(reader_.Finish(finished.reason == ChoiceFinished::Reason::kLength));
 }
 
@@ -95,6 +102,7 @@ void AnswerRenderer::Handle(RequestFinished& finished) {
                          : end_.has_calls ? "tool_calls"
                                           : "stop");
   }
+  end_.timings = finished.timings;
   if (is_complete) {
     OnEnd(end_);
   } else {

@@ -18,10 +18,12 @@ namespace tandem::server {
 struct AnswerEnd {
   engine::ChoiceFinished::Reason reason = engine::ChoiceFinished::Reason::kStop;
   std::string stop_string;  // the stop string that matched, if any
-  bool has_calls = false;   // a call has ended, or the token limit has cut one
+  std::optional<TokenId> stop_token;  // the end or stop token that matched, if any
+  bool has_calls = false;             // a call has ended, or the token limit has cut one
+  engine::RequestTimings timings;
 };
 
-// The base of APIs whose answers have one prompt and one choice (Responses, Messages). It calls the
+// The base of APIs whose answers have one prompt and one choice, such as Messages. It calls the
 // functions of its subclass in this order: OnBegin once, OnPart for each part, OnDeltaEnd after the
 // parts of a delta, OnEnd once. OnFailure may replace the rest, also before OnBegin. AnswerFinish
 // is not a part here. Runs on the answer thread.
@@ -49,6 +51,8 @@ class AnswerRenderer : public EventRenderer {
   const ReplyUsage& usage() const { return usage_; }
   // Starts the stream of the answer: a slow client pauses the generation.
   EventStream StartStream();
+  // The same for lines of JSON. REQUIRES: has_pings().
+  EventStream StartLineStream();
   // The log-probabilities of the tokens since the last call: JSON objects with commas between.
   std::string TakeLogprobs();
   // The tokens of the answer so far, with `return_token_ids`.

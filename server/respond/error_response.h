@@ -30,6 +30,16 @@ inline void RewriteForAnthropic(Response& response, const std::string& request_i
   response = ToResponse(InAnthropicShape(std::move(reply), request_id));
 }
 
+// Ollama's shape of errors, for ApiStyle.
+inline void RewriteForOllama(Response& response, const std::string&) {
+  ErrorReply reply;
+  reply.status = response.status;
+  reply.code = response.error_code;
+  reply.message = std::move(response.error_message);
+  reply.headers = std::move(response.headers);
+  response = ToResponse(InOllamaShape(std::move(reply)));
+}
+
 // The error of an engine request that did not complete.
 inline ErrorReply EndReply(const engine::RequestFinished& finished, std::string_view request_id) {
   if (finished.outcome == engine::RequestFinished::Outcome::kCancelled) {

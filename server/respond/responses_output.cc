@@ -1,10 +1,10 @@
 #include "server/respond/responses_output.h"
 
-#include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <variant>
 
+#include "engine/base/unix_time.h"
 #include "server/wire/json_text.h"
 
 namespace tandem::server {
@@ -16,12 +16,6 @@ constexpr std::string_view kIdPrefix = "resp_";
 
 std::string Text(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-int64_t SecondsNow() {
-  return std::chrono::duration_cast<std::chrono::seconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
 }
 
 std::string StemOf(const Json& head) {
@@ -285,7 +279,7 @@ Json ResponsesOutput::Finish(Status status, const ReplyUsage& usage, std::string
   }
   Json response = *head_;
   response["status"] = NameOf(status);
-  if (status == Status::kCompleted) response["completed_at"] = SecondsNow();
+  if (status == Status::kCompleted) response["completed_at"] = UnixNow();
   if (status == Status::kIncomplete) {
     response["incomplete_details"] = {{"reason", "max_output_tokens"}};
   }

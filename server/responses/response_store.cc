@@ -1,11 +1,11 @@
 #include "server/responses/response_store.h"
 
-#include <chrono>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/base/log.h"
+#include "engine/base/unix_time.h"
 
 namespace tandem::server {
 namespace {
@@ -43,10 +43,7 @@ ResponseStore::ResponseStore(Options options)
 }
 
 int64_t ResponseStore::OldestAllowed() const {
-  const int64_t now = options_.now ? options_.now()
-                                   : std::chrono::duration_cast<std::chrono::seconds>(
-                                         std::chrono::system_clock::now().time_since_epoch())
-                                         .count();
+  const int64_t now = options_.now ? options_.now() : UnixNow();
   return now - kMaxAgeSeconds;
 }
 

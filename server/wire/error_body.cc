@@ -157,4 +157,11 @@ ErrorReply InAnthropicShape(ErrorReply reply, std::string_view request_id) {
   return reply;
 }
 
+ErrorReply InOllamaShape(ErrorReply reply) {
+  nlohmann::ordered_json body;
+  body["error"] = reply.message;
+  reply.body = Dump(body);
+  return reply;
+}
+
 }  // namespace tandem::server

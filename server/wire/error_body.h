@@ -10,8 +10,8 @@
 namespace tandem::server {
 
 // An error as a client receives it. Only this file maps an ErrorCode to status, type and code. The
-// body is OpenAI's, apart from InAnthropicShape. It always has all four keys; `param` and `code`
-// are strings or null.
+// body is OpenAI's, apart from InAnthropicShape and InOllamaShape. It always has all four keys;
+// `param` and `code` are strings or null.
 struct ErrorReply {
   int status = 500;
   std::string code;     // as in the body; empty: null
@@ -34,5 +34,8 @@ inline constexpr const char* kThreadUnsupported = "thread_unsupported_request";
 // {"type":"error","error":{"type","message"},"request_id"}. A full queue or memory gets 529.
 // kThreadUnsupported has `details` too.
 ErrorReply InAnthropicShape(ErrorReply reply, std::string_view request_id);
+
+// The same error with the body of Ollama's API: {"error": message}.
+ErrorReply InOllamaShape(ErrorReply reply);
 
 }  // namespace tandem::server

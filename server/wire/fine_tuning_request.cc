@@ -15,6 +15,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxSeed = 2147483647;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
+constexpr size_t kMaxPrompts = 8;
+constexpr size_t kMaxPromptBytes = 4096;
 constexpr std::array<std::string_view, 7> kModules = {"q", "k", "v", "o", "gate", "up", "down"};
 
 Error Unsupported(const std::string& param, const std::string& message) {
@@ -100,6 +102,43 @@ std::string ParseOverLength(FieldReader& reader, const std::string& path, FineTu
   return over_length;
 }
 
+FineTuningSamples ParseSamples(const Json& object, const std::string& path) {
+  FieldReader reader(object, path);
+  FineTuningSamples samples;
+  samples.every = reader.Int("every", 1, kMaxSteps).value_or(0);
+  if (samples.every == 0) throw MissingField(path + ".every");
+  samples.max_tokens = reader.Int("max_tokens", 1, 512).value_or(samples.max_tokens);
+  const Json* prompts = reader.Array("prompts");
+  if (prompts == nullptr) throw MissingField(path + ".prompts");
+  for (const Json& prompt : *prompts) {
+    const bool is_usable = prompt.is_string() && !prompt.get_ref<const std::string&>().empty() &&
+                           prompt.get_ref<const std::string&>().size() <= kMaxPromptBytes;
+    if (!is_usable) {
+      throw BadValue(path + ".prompts", path + ".prompts must be texts of 1 to " +
+                                            std::to_string(kMaxPromptBytes) + " bytes, got " +
+                                            ShortForm(prompt));
+    }
+    samples.prompts.push_back(prompt.get<std::string>());
+  }
+  if (samples.prompts.empty() || samples.prompts.size() > kMaxPrompts) {
+    throw BadValue(path + ".prompts",
+                   path + ".prompts must hold 1 to " + std::to_string(kMaxPrompts) + " texts");
+  }
+  RefuseUnknown(reader, path);
+  return samples;
+}
+
+// A row format of the training spec that suits the method.
+std::optional<std::string> ParseFormat(FieldReader& reader, const std::string& path,
+                                       FineTuningMethod method) {
+  if (!reader.String("format")) return std::nullopt;
+  if (method == FineTuningMethod::kDpo) {
+    return OneOf(reader, path, "format", {"auto", "openai_preference", "preference"}, "");
+  }
+  return OneOf(reader, path, "format",
+               {"auto", "messages", "sharegpt", "alpaca", "prompt_completion", "text"}, "");
+}
+
 void ParseExtensions(FieldReader& reader, const std::string& path, FineTuningMethod method,
                      FineTuningHyperparameters& out) {
   out.max_steps = reader.Int("max_steps", 1, kMaxSteps);
@@ -119,6 +158,10 @@ void ParseExtensions(FieldReader& reader, const std::string& path, FineTuningMet
   out.grad_clip = reader.Number("grad_clip", 0, 1e6);
   out.schedule = OneOf(reader, path, "schedule", {"linear", "cosine", "constant"}, out.schedule);
   out.checkpoint_every = reader.Int("checkpoint_every", 1, kMaxSteps);
+  out.format = ParseFormat(reader, path, method);
+  if (const Json* samples = reader.Object("samples")) {
+    out.samples = ParseSamples(*samples, path + ".samples");
+  }
 }
 
 FineTuningHyperparameters ParseHyperparameters(const Json& object, const std::string& path,

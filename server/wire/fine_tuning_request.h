@@ -18,6 +18,13 @@ struct FineTuningLora {
   std::vector<std::string> target_modules;  // "q", …, "down"; empty: every linear layer
 };
 
+// Texts that the model writes during a run.
+struct FineTuningSamples {
+  int64_t every = 0;                 // steps
+  std::vector<std::string> prompts;  // messages of a user
+  int64_t max_tokens = 64;
+};
+
 // Absent values ("auto") depend on the size of the data.
 struct FineTuningHyperparameters {
   std::optional<int64_t> n_epochs;
@@ -35,6 +42,9 @@ struct FineTuningHyperparameters {
   std::optional<double> grad_clip;
   std::string schedule = "linear";
   std::optional<int64_t> checkpoint_every;
+  std::optional<std::string> format;  // a value of the training spec's data.format; absent: by the
+                                      // file's container
+  std::optional<FineTuningSamples> samples;
 };
 
 enum class FineTuningMethod { kSupervised, kDpo };

@@ -2,7 +2,7 @@
 """The shell examples of the documentation, run in order in one shell with a fresh server.
 
 A comment `<!-- test: … -->` on the line before a block changes its expectation: `400 CODE` is a
-refusal with that code, `not run, REASON` omits the block.
+refusal with that code, `exit N` is a command that ends with N, `not run, REASON` omits the block.
 
 `docs_test.py BINARY [unittest arguments]`.
 """
@@ -12,17 +12,21 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 
 import harness
 from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case
 
 BLOCK = re.compile(r"(?m)^(?:<!-- test: (?P<mark>[^\n]+) -->\n)?```sh\n(?P<text>.*?)^```$", re.S)
+MANUAL = ROOT / "config" / "manual"
 END = "@@@ end of block"
 # A refusal stops the script, and no command may hang.
 PRELUDE = f"""
 set -euo pipefail
 curl() {{ command curl -sS --max-time {PATIENCE_S} --fail-with-body "$@"; }}
+# Reads to the end: a writer that meets a closed pipe would stop the script.
+head() {{ command head "$@"; cat > /dev/null; }}
 """
 # Replaces ./serve, which builds first and then serves until it is stopped. Starts the program with
 # the same arguments on a free port, waits until it listens, and stops it.
@@ -42,15 +46,35 @@ class Block:
         self.mark = match["mark"] or ""
         self.refusal = self.mark[len("400 "):] if self.mark.startswith("400 ") else None
         self.is_run = not self.mark.startswith("not run, ")
+        self.code = 22 if self.refusal else 0  # of the last command; 22 is curl's for a refusal
+        if self.mark.startswith("exit "):
+            self.code = int(self.mark[len("exit "):])
 
     def script(self):
-        if self.refusal is None:
+        if self.code == 0:
             return f"{self.text}\necho; echo '{END}'\n"
-        return f"code=0; {{ {self.text} }} || code=$?\n[ $code = 22 ]\necho; echo '{END}'\n"
+        return f"code=0; {{ {self.text} }} || code=$?\n[ $code = {self.code} ]\necho; echo '{END}'\n"
 
 
 def blocks_of(file):
     return [Block(match) for match in BLOCK.finditer((ROOT / file).read_text())]
+
+
+def run_script(case, blocks, address, folder, environment):
+    """Runs the blocks in one shell; returns the output of each."""
+    script = PRELUDE + "".join(block.script() for block in blocks)
+    script = script.replace("127.0.0.1:8080", address)
+    done = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, text=True,
+                          stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    outputs = done.stdout.split(END + "\n")
+    failed = blocks[min(len(outputs), len(blocks)) - 1]
+    case.assertEqual(done.returncode, 0,
+                     f"{failed.text}{outputs[-1][-2000:]}{done.stderr[-2000:]}")
+    case.assertEqual(len(outputs), len(blocks) + 1)
+    for block, output in zip(blocks, outputs):
+        if block.refusal:
+            case.assertEqual(json.loads(output)["error"]["code"], block.refusal, block.text)
+    return dict(zip((block.text for block in blocks), outputs))
 
 
 class Documentation(Case):
@@ -71,22 +95,10 @@ class Documentation(Case):
     def run_blocks(self, file):
         """The output of each executed block."""
         blocks = [block for block in blocks_of(file) if block.is_run]
-        address = "http://{}:{}".format(*self.server.address)
-        script = PRELUDE + "".join(block.script() for block in blocks)
-        script = script.replace("http://127.0.0.1:8080", address)
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.path / "home"),
                        "XDG_CACHE_HOME": str(self.path / "cache"), "LANG": "C.UTF-8"}
-        done = subprocess.run(["bash", "-c", script], cwd=self.root, env=environment, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, check=False)
-        outputs = done.stdout.split(END + "\n")
-        failed = blocks[min(len(outputs), len(blocks)) - 1]
-        self.assertEqual(done.returncode, 0,
-                         f"{failed.text}{outputs[-1][-2000:]}{done.stderr[-2000:]}")
-        self.assertEqual(len(outputs), len(blocks) + 1)
-        for block, output in zip(blocks, outputs):
-            if block.refusal:
-                self.assertEqual(json.loads(output)["error"]["code"], block.refusal, block.text)
-        return dict(zip((block.text for block in blocks), outputs))
+        return run_script(self, blocks, "{}:{}".format(*self.server.address), self.root,
+                          environment)
 
     def routes_asked(self):
         asked = set()
@@ -120,19 +132,80 @@ class Documentation(Case):
                          ["tandem-stories", "ft", "claude-haiku-4-5", "claude-sonnet-4-5"])
 
     def test_the_readme(self):
-        outputs = self.run_blocks("README.md")
-        diff = next(output for text, output in outputs.items() if "checkpoint diff" in text)
-        self.assertIn(" 0 differences", diff)
-        self.assertIn('"mean_kl": 0.0,', diff)
-        self.assertIn('"state": "not_measured"', diff)
+        self.run_blocks("README.md")
 
     def test_hardly_a_block_is_left_out_and_each_says_why(self):
-        for file, most in (("server/API.md", 0), ("README.md", 1)):
+        limits = [("server/API.md", 0), ("README.md", 1)]
+        limits += [(page.relative_to(ROOT), 2) for page in pages()]
+        for file, most in limits:
             blocks = blocks_of(file)
             self.assertEqual(len(blocks), (ROOT / file).read_text().count("```sh\n"), file)
             self.assertLessEqual(sum(not block.is_run for block in blocks), most, file)
             for block in blocks:
-                self.assertRegex(block.mark, r"^(|400 [a-z_]+|not run, \w.{10,})$")
+                self.assertRegex(block.mark, r"^(|400 [a-z_]+|exit [0-9]+|not run, \w.{10,})$")
+
+
+def pages():
+    """The pages of the manual in the order of its table of contents."""
+    index = MANUAL / "README.md"
+    names = re.findall(r"\]\(([\w-]+\.md)\)", index.read_text())
+    return [index] + [MANUAL / name for name in dict.fromkeys(names)]
+
+
+class Manual(Case):
+    """Every page runs by itself in a new directory; the pages share a home and a cache."""
+
+    def setUp(self):
+        super().setUp()
+        self.programs = self.path / "bin"
+        self.programs.mkdir()
+        (self.programs / "tandem").symlink_to(ROOT / "tests" / "e2e" / "manual_tandem.py")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        self.environment = {
+            "PATH": f"{self.programs}:{os.environ['PATH']}", "LANG": "C.UTF-8",
+            "HOME": str(self.path / "home"), "XDG_CACHE_HOME": str(self.path / "cache"),
+            "TEST_BINARY": str(pathlib.Path(harness.BINARY).resolve()), "TEST_PORT": str(port),
+            "TEST_DIR": str(self.path)}
+        (self.path / "home").mkdir()
+
+    def tearDown(self):
+        self.stop_server()
+        super().tearDown()
+
+    def stop_server(self):
+        subprocess.run([str(self.programs / "tandem"), "--stop-server"], env=self.environment,
+                       check=True)
+
+    def run_page(self, page):
+        folder = self.path / page.stem
+        folder.mkdir()
+        shutil.copytree(ROOT / "config", folder / "config")
+        blocks = [block for block in blocks_of(page.relative_to(ROOT)) if block.is_run]
+        if not blocks:
+            return {}
+        outputs = run_script(self, blocks, self.address, folder, self.environment)
+        self.stop_server()
+        return outputs
+
+    def test_every_page_runs(self):
+        outputs = {}
+        for page in pages():
+            with self.subTest(page=page.name):
+                outputs[page.stem] = self.run_page(page)
+
+        diff = next(output for text, output in outputs["maxtext"].items() if "checkpoint diff" in text)
+        self.assertIn(" 0 differences", diff)
+        self.assertIn('"state": "not_measured"', diff)
+        exact = next(output for text, output in outputs["maxtext"].items() if "--scan" in text)
+        self.assertIn('"mean_kl": 0.0,', exact)
+        events = next(output for text, output in outputs["fine-tune"].items() if "stream=true" in text)
+        self.assertIn("successfully completed", events)
+
+    def test_the_index_lists_every_page(self):
+        self.assertEqual(sorted(pages()), sorted(MANUAL.glob("*.md")))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,17 @@ using row_fields::Text;
 using row_fields::TextOr;
 using row_fields::Throw;
 
+// A list, or in a container of texts (CSV) the JSON text of one, which is parsed into `*parsed`.
+const Json& ListOrItsText(const Json& value, const std::string& column, Json* parsed) {
+  if (!value.is_string()) return value;
+  const auto& text = value.get_ref<const std::string&>();
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || text[first] != '[') return value;
+  *parsed = engine::ParseUntrustedJson(text, Quoted(column, 40),
+                                       engine::JsonLimits{.keep_wide_integers = true});
+  return *parsed;
+}
+
 Conversation Ask(const std::string& system, const std::string& question, const std::string& answer,
                  const ExampleOptions& options) {
   Json messages = Json::array();
@@ -134,7 +145,8 @@ Json ShareGptMessage(const Json& turn, const std::string& at) {
 
 Example ParseShareGpt(const Json& row, const ExampleOptions& options) {
   const std::string& column = options.columns[0];
-  const Json& turns = Column(row, column);
+  Json parsed;
+  const Json& turns = ListOrItsText(Column(row, column), column, &parsed);
   if (!turns.is_array()) Throw(column, "must be a list of turns");
   Json messages = Json::array();
   if (const std::string system = TextOr(row, options.columns[1]); !IsBlank(system)) {
@@ -151,9 +163,11 @@ Example ParseShareGpt(const Json& row, const ExampleOptions& options) {
 
 Example ParseMessages(const Json& row, const ExampleOptions& options) {
   Example example;
-  example.chat =
-      ParseConversation(Column(row, options.columns[0]), FindColumn(row, options.columns[1]),
-                        options.columns[0], options.developer_as_system, LastMessage::kAssistant);
+  const std::string& column = options.columns[0];
+  Json parsed;
+  example.chat = ParseConversation(ListOrItsText(Column(row, column), column, &parsed),
+                                   FindColumn(row, options.columns[1]), column,
+                                   options.developer_as_system, LastMessage::kAssistant);
   if (const Json* extra = FindColumn(row, "chat_template_kwargs")) {
     if (!extra->is_object()) Throw("chat_template_kwargs", "must be an object");
     example.chat.extra = std::make_shared<const Json>(*extra);

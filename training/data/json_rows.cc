@@ -6,38 +6,21 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
+#include "training/data/text_kind.h"
 
 namespace tandem::training {
 namespace {
 
 constexpr int64_t kStride = 32;
-constexpr size_t kLookedAt = 4096;
 constexpr std::string_view kJsonSpace = " \t\r\n";
 constexpr std::string_view kUtf8Mark = "\xEF\xBB\xBF";
-
-struct Kind {
-  std::string_view magic;
-  const char* what;
-};
-constexpr Kind kOtherKinds[] = {
-    {"PAR1", "a Parquet file"},
-    {"\x1f\x8b", "compressed (gzip); unpack it first"},
-    {"\x28\xb5\x2f\xfd", "compressed (zstd); unpack it first"},
-    {"BZh", "compressed (bzip2); unpack it first"},
-    {"\xFD"
-     "7zXZ",
-     "compressed (xz); unpack it first"},
-    {"PK\x03\x04", "a zip archive; unpack it first"},
-    {"\xFF\xFE", "UTF-16; convert it to UTF-8"},
-    {"\xFE\xFF", "UTF-16; convert it to UTF-8"},
-};
 
 }  // namespace
 
 JsonRows::JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
                    std::string name)
     : file_(std::move(file)), text_(text), name_(std::move(name)) {
-  RefuseOtherKinds();
+  RefuseOtherKinds(text_, name_, "JSON");
   if (text_.starts_with(kUtf8Mark)) begin_.offset = kUtf8Mark.size();
   const size_t first = text_.find_first_not_of(kJsonSpace, begin_.offset);
   if (first == std::string_view::npos) {
@@ -61,16 +44,6 @@ std::shared_ptr<const JsonRows> JsonRows::Open(const std::filesystem::path& path
 
 std::shared_ptr<const JsonRows> JsonRows::Of(std::string_view text, const std::string& name) {
   return std::shared_ptr<const JsonRows>(new JsonRows(nullptr, text, name));
-}
-
-void JsonRows::RefuseOtherKinds() const {
-  for (const Kind& kind : kOtherKinds) {
-    if (!text_.starts_with(kind.magic)) continue;
-    throw Error(ErrorCode::kDataLoss, name_ + ": not JSON, the file is " + kind.what);
-  }
-  if (text_.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
-    throw Error(ErrorCode::kDataLoss, name_ + ": not JSON, the file is binary");
-  }
 }
 
 void JsonRows::Index() {

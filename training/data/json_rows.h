@@ -39,7 +39,6 @@ class JsonRows final : public RowFile {
   };
 
   JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text, std::string name);
-  void RefuseOtherKinds() const;
   void Index();
   // Returns the next row and moves the cursor behind it; false at the end.
   bool Next(Cursor* at, Row* row) const;

@@ -6,6 +6,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "training/data/pair.h"
 #include "training/data/permutation.h"
 
@@ -65,7 +66,7 @@ std::unique_ptr<RowSource> RowSource::Open(std::shared_ptr<const RowFile> rows,
     throw Error(ErrorCode::kDataLoss,
                 report->BadRows(name) + "\nfix them, or skip them with data.on_bad_row=skip");
   }
-  if (source->size() == 0) {
+  if (source->size() == 0 && !options.may_be_empty) {
     throw Error(ErrorCode::kDataLoss,
                 name + ": none of " + std::to_string(report->rows) +
                     " rows gives a sample to train on (" + std::to_string(report->bad_rows) +
@@ -89,20 +90,27 @@ void RowSource::CheckAll(ThreadPool& pool, DataReport* report, const Visit& visi
   *report = {};
   report->rows = rows_->size();
   std::vector<Checked> checked;
+  const auto is_enough = [&] { return options_.is_enough && options_.is_enough(); };
   const int64_t at_once = pool.n_threads() == 1 ? 1 : kRowsAtOnce;
-  for (int64_t from = 0; from < rows_->size(); from += at_once) {
+  ProgressTask task("checking rows of " + rows_->name(), "rows", rows_->size());
+  for (int64_t from = 0; from < rows_->size() && !is_enough(); from += at_once) {
     const int64_t n = std::min(at_once, rows_->size() - from);
     checked.assign(static_cast<size_t>(n), {});
     pool.ParallelFor(n, [&](int64_t i, int) {
       if (!IsCancelled()) checked[static_cast<size_t>(i)] = Check(from + i);
     });
-    if (IsCancelled() || std::any_of(checked.begin(), checked.end(),
-                                     [](const Checked& row) { return row.is_cancelled; })) {
+    const bool is_cancelled =
+        IsCancelled() || std::any_of(checked.begin(), checked.end(),
+                                     [](const Checked& row) { return row.is_cancelled; });
+    if (is_cancelled) {
+      if (!IsCancelled() && is_enough()) break;
       throw Error(ErrorCode::kCancelled, rows_->name() + ": check cancelled");
     }
     for (int64_t i = 0; i < n; ++i) {
       Count(from + i, checked[static_cast<size_t>(i)], report, visit);
     }
+    task.Add(n);
+    report->checked += n;
   }
   report->samples = n_samples_;
 }

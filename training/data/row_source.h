@@ -28,6 +28,10 @@ struct RowOptions {
   // Open calls it before each row, from any thread of its pool. True ends Open with kCancelled.
   // EncoderOptions::is_cancelled also ends Open, within a row.
   std::function<bool()> is_cancelled = {};
+  // Open calls it before each row. True ends the check there, and the report covers the rows before
+  // it. It also decides about a row that EncoderOptions::is_cancelled has ended.
+  std::function<bool()> is_enough = {};
+  bool may_be_empty = false;  // Open also returns a source without samples
 };
 
 struct BadRow {
@@ -40,6 +44,7 @@ struct DataReport {
   static constexpr size_t kMaxListed = 50;
 
   int64_t rows = 0;
+  int64_t checked = 0;  // rows that the check has read; fewer than `rows` if is_enough ended it
   int64_t samples = 0;  // samples to train on
   int64_t bad_rows = 0;
   int64_t split_rows = 0;      // with Turns::kAuto: rows that became one sample per answer, see

@@ -90,8 +90,8 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 
 bool IsRowFile(const fs::path& path) {
   const std::string extension = ExtensionOf(path);
-  const bool is_known = extension == ".parquet" || extension == ".jsonl" ||
-                        extension == ".ndjson" || extension == ".json";
+  const bool is_known = extension == ".parquet" || extension == ".csv" ||
+                        extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
   return is_known && fs::is_regular_file(path) &&
          std::find(std::begin(kNoRows), std::end(kNoRows), path.filename()) == std::end(kNoRows);
 }
@@ -146,7 +146,7 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
   if (splits.empty()) {
     throw Error(
         ErrorCode::kNotFound,
-        folder.string() + ": the directory has no file of rows (.parquet, .jsonl, .ndjson, .json)");
+        folder.string() + ": the directory has no file of rows (.parquet, .csv, .jsonl, .ndjson, .json)");
   }
   std::string names;
   for (const auto& [name, files] : splits) {
@@ -254,6 +254,12 @@ std::vector<fs::path> OfOne(const fs::path& path, const std::string& split) {
 }  // namespace
 
 bool IsParquetName(const fs::path& path) { return ExtensionOf(path) == ".parquet"; }
+
+RowContainer ContainerOf(const fs::path& path) {
+  const std::string extension = ExtensionOf(path);
+  if (extension == ".parquet") return RowContainer::kParquet;
+  return extension == ".csv" ? RowContainer::kCsv : RowContainer::kJson;
+}
 
 bool MeansShards(const fs::path& path) {
   if (fs::exists(path)) return fs::is_directory(path);

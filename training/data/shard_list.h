@@ -6,7 +6,7 @@
 
 namespace tandem::training {
 
-// The files of rows (.parquet, .jsonl, .ndjson, .json) that a path selects, ordered by name. A path
+// The files of rows (.parquet, .csv, .jsonl, .ndjson, .json) that a path selects, ordered by name. A path
 // is
 // - a file;
 // - a pattern: * and ? in its last component, as in a shell;
@@ -25,5 +25,10 @@ std::vector<std::filesystem::path> ListShards(const std::filesystem::path& path,
 bool MeansShards(const std::filesystem::path& path);
 
 bool IsParquetName(const std::filesystem::path& path);
+
+// The container of a file of rows.
+enum class RowContainer { kAuto, kJson, kCsv, kParquet };
+// By the file's extension; other names are JSON.
+RowContainer ContainerOf(const std::filesystem::path& path);
 
 }  // namespace tandem::training

@@ -1,10 +1,10 @@
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <set>
 #include <string>
 
+#include "engine/base/unix_time.h"
 #include "engine/io/atomic_write.h"
 #include "training/observe/event_file.h"
 #include "training/observe/metrics.h"
@@ -31,8 +31,7 @@ class TensorBoard : public MetricsSink {
   // of all older files into one.
   TensorBoard(const fs::path& dir, int64_t first_step) {
     fs::create_directories(dir);
-    const double now =
-        std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+    const double now = UnixNowExact();
     std::string contents = FrameRecord(EncodeEvent({now, 0, "brain.Event:2", {}}));
     std::set<fs::path> old;  // in the order of their creation
     for (const auto& entry : fs::directory_iterator(dir)) {

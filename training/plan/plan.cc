@@ -12,9 +12,6 @@
 namespace tandem::training {
 namespace {
 
-// Share of the roof. Observed: 0.62 for GPT-2 (124M), 0.45 for adapters on a busy machine.
-constexpr double kUsualShareOfRoof = 0.5;
-
 struct Candidate {
   std::string words;
   bool same_result = true;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "training/observe/roof.h"
 #include "training/run/run_metrics.h"
 #include "training/setup/run_parts.h"
@@ -49,6 +50,7 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
 
   std::vector<MicroBatch> batches(static_cast<size_t>(spec.train.gradient_accumulation_steps));
   std::vector<double> seconds;
+  ProgressTask task("measuring steps", "steps", options.warmup + options.steps);
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const auto from = std::chrono::steady_clock::now();
     if (!NextBatches(parts, batches)) {
@@ -57,6 +59,7 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
                       " steps: raise data.num_epoch, or lower --steps or --warmup");
     }
     parts.trainer.Step(batches);
+    task.Add(1);
     const auto took = std::chrono::steady_clock::now() - from;
     if (step >= options.warmup) seconds.push_back(std::chrono::duration<double>(took).count());
   }

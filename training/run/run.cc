@@ -7,6 +7,7 @@
 
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "engine/base/quoted.h"
 #include "training/lora/lora.h"
 #include "training/plan/plan.h"
@@ -51,10 +52,12 @@ class Run {
     Announce();
     // A rollback needs a checkpoint to return to.
     if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
+    ProgressTask task("training " + spec_.run_name, "steps", spec_.train.steps, progress_.step);
     while (progress_.step < spec_.train.steps) {
       if (context_.stop.stop_requested()) return Stop();
       checkpoints_.Take(Wait::kNo);
       if (!OneStep()) break;
+      task.Reach(progress_.step);
       if (window_.IsOver(progress_.step)) FlushMetrics();
       const bool last = progress_.step == spec_.train.steps;
       const bool exports = IsExportDue() && !last;

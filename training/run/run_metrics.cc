@@ -1,11 +1,11 @@
 #include "training/run/run_metrics.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 
 #include "engine/base/durable_dirs.h"
+#include "engine/base/unix_time.h"
 #include "engine/io/posix_file.h"
 #include "training/observe/history.h"
 #include "training/observe/roof.h"
@@ -13,10 +13,6 @@
 
 namespace tandem::training {
 namespace {
-
-double UnixSeconds() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 std::string RewardsIn(const PreferenceFigures& figures) {
   char text[120];
@@ -62,7 +58,7 @@ RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_
       roof_tflops_(RoofFlops(parts.ops, parts.spec.compute, dir / "roof.json") / 1e12) {
   const std::filesystem::path lines = dir / "metrics.jsonl";
   const MetricsHistory history = ReadHistory(lines, first_step);
-  started_unix_ = history.started_unix > 0 ? history.started_unix : UnixSeconds();
+  started_unix_ = history.started_unix > 0 ? history.started_unix : UnixNowExact();
   productive_seconds_ = history.productive_seconds;
   const MetricsSection& wanted = parts.spec.metrics;
   if (wanted.plot) sinks_.push_back(MakeLossPlot(dir / "loss.svg", lines, first_step));
@@ -74,7 +70,7 @@ RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_
 // Share of the time since the first step began that went into steps that count. Evaluations,
 // checkpoints, starts, pauses and steps repeated after a restart do not count.
 double RunMetrics::Goodput() const {
-  const double elapsed = UnixSeconds() - started_unix_;
+  const double elapsed = UnixNowExact() - started_unix_;
   return elapsed > 0 ? std::min(1.0, productive_seconds_ / elapsed) : 1;
 }
 
@@ -183,7 +179,7 @@ void RunMetrics::Checkpoint(int64_t steps_done, double seconds) {
 }
 
 void RunMetrics::Write(MetricsRow::Kind kind, int64_t step, std::vector<Scalar> scalars) {
-  const MetricsRow row{kind, step, UnixSeconds(), std::move(scalars)};
+  const MetricsRow row{kind, step, UnixNowExact(), std::move(scalars)};
   for (const auto& sink : sinks_) sink->Write(row);
 }
 

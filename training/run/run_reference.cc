@@ -10,6 +10,7 @@
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/crc32c.h"
@@ -152,11 +153,13 @@ std::optional<Stored> Read(const fs::path& path, size_t n_pairs,
 // Reports progress every kReportEvery.
 class Progress {
  public:
-  Progress(const ReferenceJob& job, int64_t n) : job_(job), n_(n) {
+  Progress(const ReferenceJob& job, int64_t n)
+      : job_(job), n_(n), task_("computing the reference", "pairs", n) {
     job.report("reference: computing log-probabilities of " + std::to_string(n) +
                " pairs with the initial weights");
   }
   void Done(int64_t pairs) {
+    task_.Reach(pairs);
     const auto now = std::chrono::steady_clock::now();
     if (now - last_ < kReportEvery) return;
     last_ = now;
@@ -166,6 +169,7 @@ class Progress {
  private:
   const ReferenceJob& job_;
   int64_t n_;
+  ProgressTask task_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 

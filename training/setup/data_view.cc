@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "engine/base/error.h"
+#include "engine/base/progress.h"
 
 namespace tandem::training {
 namespace {
@@ -183,8 +184,10 @@ PreparedData PrepareData(const TrainSpec& spec, const ModelFiles& files, ThreadP
   PreparedData prepared;
   prepared.samples = data.source->size();
   if (data.format == RowFormat::kPlain) {
+    ProgressTask task("tokenising samples", "samples", data.source->size());
     for (int64_t i = 0; i < data.source->size(); ++i) {
       const Sample sample = data.source->Make(i);
+      task.Add(1);
       prepared.tokens += static_cast<int64_t>(sample.tokens.size());
       writer.Add(sample);
     }

@@ -13,6 +13,7 @@
 #include "engine/chat/chat_template.h"
 #include "engine/io/content_hash.h"
 #include "engine/io/sha256.h"
+#include "training/data/csv_rows.h"
 #include "training/data/joined_rows.h"
 #include "training/data/json_rows.h"
 #include "training/data/parquet/parquet_data_set.h"
@@ -48,8 +49,9 @@ class ParquetRowFile final : public RowFile {
 };
 
 std::shared_ptr<const RowFile> OpenParquet(const std::vector<fs::path>& files, RowFormat format,
-                                           const std::vector<std::string>& given, RowKind kind) {
-  auto set = ParquetDataSet::Open(files);
+                                           const std::vector<std::string>& given, RowKind kind,
+                                           const ParquetOptions& options) {
+  auto set = ParquetDataSet::Open(files, {}, options);
   if (format == RowFormat::kAuto) format = DetectFormat(ParquetRowFile(set), given, kind);
   std::vector<std::string> wanted = ColumnsOf(format, given);
   wanted.emplace_back("chat_template_kwargs");
@@ -58,18 +60,22 @@ std::shared_ptr<const RowFile> OpenParquet(const std::vector<fs::path>& files, R
     if (std::find(wanted.begin(), wanted.end(), column) != wanted.end()) columns.push_back(column);
   }
   // Without any wanted column, all are decoded and the row check reports what is missing.
-  if (!columns.empty()) set = ParquetDataSet::Open(files, columns);
+  if (!columns.empty()) set = ParquetDataSet::Open(files, columns, options);
   return std::make_shared<const ParquetRowFile>(std::move(set));
+}
+
+RowContainer GivenContainer(const TrainSpec& spec, DataSplit split) {
+  return split == DataSplit::kTrain ? spec.data.container : spec.data.eval_container;
 }
 
 // Pre-training reads plain text unless the file's name means rows. Fine-tuning reads rows unless
 // the name ends in .txt.
-bool IsPlain(const TrainSpec& spec, const fs::path& path) {
-  if (spec.is_dpo()) return false;
+bool IsPlain(const TrainSpec& spec, const fs::path& path, DataSplit split) {
+  if (spec.is_dpo() || GivenContainer(spec, split) != RowContainer::kAuto) return false;
   if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
   const std::string extension = ExtensionOf(path);
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
-  if (IsParquetName(path) || MeansShards(path)) return false;
+  if (ContainerOf(path) != RowContainer::kJson || MeansShards(path)) return false;
   // A missing file opens as rows, whose error names the file.
   return extension == ".txt" || (spec.kind == "train.pretrain" && fs::exists(path));
 }
@@ -174,14 +180,27 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   return options;
 }
 
+std::shared_ptr<const RowFile> OpenText(const fs::path& file, RowContainer container) {
+  if (container == RowContainer::kAuto) container = ContainerOf(file);
+  if (container == RowContainer::kCsv) return CsvRows::Open(file);
+  return JsonRows::Open(file);
+}
+
 std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec,
                                            const std::vector<fs::path>& files,
-                                           const std::vector<std::string>& given) {
-  if (IsParquetName(files.front()))
-    return OpenParquet(files, spec.data.format, given, RowKindOf(spec));
-  if (files.size() == 1) return JsonRows::Open(files.front());
+                                           const std::vector<std::string>& given,
+                                           const OpenDataOptions& wanted) {
+  const RowContainer container = GivenContainer(spec, wanted.split);
+  const bool is_parquet = container == RowContainer::kAuto ? IsParquetName(files.front())
+                                                           : container == RowContainer::kParquet;
+  if (is_parquet) {
+    ParquetOptions options;
+    if (wanted.row_group_bytes > 0) options.row_group_bytes = wanted.row_group_bytes;
+    return OpenParquet(files, spec.data.format, given, RowKindOf(spec), options);
+  }
+  if (files.size() == 1) return OpenText(files.front(), container);
   std::vector<std::shared_ptr<const RowFile>> parts;
-  for (const fs::path& file : files) parts.push_back(JsonRows::Open(file));
+  for (const fs::path& file : files) parts.push_back(OpenText(file, container));
   return std::make_shared<const JoinedRows>(std::move(parts));
 }
 
@@ -194,6 +213,8 @@ std::string SettingsOf(const TrainSpec& spec, const ModelFiles& files, const Row
                       {"format", NameOf(options.example.format)},
                       {"columns", options.example.columns},
                       {"as_chat", options.example.instructions_as_chat},
+                      {"container", static_cast<int>(spec.data.container)},
+                      {"eval_container", static_cast<int>(spec.data.eval_container)},
                       {"max_tokens", options.max_tokens},
                       {"overflow", static_cast<int>(options.overflow)}}
       .dump();
@@ -207,7 +228,7 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   }
   const std::vector<std::string>& given = GivenColumns(spec, wanted.split);
   const std::vector<fs::path> shards = ListShards(path, SplitOf(spec, wanted.split));
-  const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, shards, given);
+  const std::shared_ptr<const RowFile> rows = OpenRowFile(spec, shards, given, wanted);
   data->files = shards;
   data->format = spec.data.format == RowFormat::kAuto ? DetectFormat(*rows, given, RowKindOf(spec))
                                                       : spec.data.format;
@@ -217,6 +238,8 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   options.example.columns = ColumnsOf(data->format, given);
   options.example.instructions_as_chat = AsChat(spec, files, data->format);
   EncoderOptions encoder_options = EncoderOptionsOf(spec, files);
+  options.is_enough = wanted.is_enough;
+  options.may_be_empty = wanted.may_be_empty;
   if (wanted.is_cancelled) {
     options.is_cancelled = [is_cancelled = wanted.is_cancelled] { return is_cancelled(0); };
     encoder_options.is_cancelled = wanted.is_cancelled;
@@ -310,7 +333,7 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
     data.is_prepared = true;
     data.report.tokens = tok->tokens();
     data.source = std::move(tok);
-  } else if (IsPlain(spec, path)) {
+  } else if (IsPlain(spec, path, options.split)) {
     RefuseSplit(spec, options.split, path);
     data.source = std::make_unique<TextSource>(TextCorpus::Open(path, spec.data.delimiter),
                                                *files.tokenizer, SampleOptionsOf(spec, files));

@@ -34,6 +34,11 @@ struct OpenDataOptions {
   RowSource::Visit visit = {};  // see RowSource
   // See EncoderOptions; also called before each row, with 0 bytes.
   std::function<bool(int64_t n_bytes)> is_cancelled = {};
+  // See RowOptions: these allow a check of some rows, and of a file without a good row.
+  std::function<bool()> is_enough = {};
+  bool may_be_empty = false;
+  // Limit for a decoded row group of Parquet; 0: the reader's own.
+  int64_t row_group_bytes = 0;
   // Record of the row check (checked_rows.h), reused by later runs; empty: none.
   std::filesystem::path record = {};
 };

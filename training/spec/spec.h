@@ -11,6 +11,7 @@
 #include "engine/tensor/dtype.h"
 #include "training/data/packer.h"
 #include "training/data/row_source.h"
+#include "training/data/shard_list.h"
 #include "training/lora/lora_options.h"
 #include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
@@ -66,6 +67,8 @@ struct DataSection {
   std::filesystem::path hf_path;
   std::string train_split;  // of a directory; empty: its only split
   std::string eval_split;
+  RowContainer container = RowContainer::kAuto;  // of the files of `train`; auto: by their names
+  RowContainer eval_container = RowContainer::kAuto;  // of the files of `eval`
   RowFormat format = RowFormat::kAuto;
   std::vector<std::string> columns;       // empty: the format's own names
   std::vector<std::string> eval_columns;  // empty: as columns

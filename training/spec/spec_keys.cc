@@ -212,12 +212,20 @@ std::vector<SpecKey> LoraKeys() {
   };
 }
 
+template <class Field>
+SpecValue Container(Field field) {
+  return Choice<RowContainer>(field, {{"auto", RowContainer::kAuto},
+                                      {"json", RowContainer::kJson},
+                                      {"csv", RowContainer::kCsv},
+                                      {"parquet", RowContainer::kParquet}});
+}
+
 std::vector<SpecKey> DataKeys() {
   return {
     {{"data.train", "dataset_path", "train_files", "data.path", "hf_train_files"},
      Paths(FIELD(data.train)),
-     "text file with samples between delimiter lines, files of rows (JSONL, JSON, Parquet; a "
-     "directory, a pattern with `*` and `?`, or a list), or prepared file (`tandem data prepare`)",
+     "text file with samples between delimiter lines, files of rows (JSONL, JSON, CSV, Parquet; "
+     "a directory, a pattern with `*` and `?`, or a list), or prepared file (`tandem data prepare`)",
      kRequired},
     {{"data.eval", "eval_dataset_path", "eval_files", "hf_eval_files"}, Paths(FIELD(data.eval)),
      "data of the evaluations, in the same forms", "none"},
@@ -229,6 +237,10 @@ std::vector<SpecKey> DataKeys() {
      "split of the directory to train on", "the only split"},
     {{"data.eval_split", "eval_split", "hf_eval_split"}, Text(FIELD(data.eval_split)),
      "split of the directory for `data.eval`", "the only split"},
+    {{"data.container"}, Container(FIELD(data.container)),
+     "container of the rows of data.train; auto: by the file's extension, JSON without one"},
+    {{"data.eval_container"}, Container(FIELD(data.eval_container)),
+     "container of the rows of data.eval, as data.container"},
     {{"data.format"},
      Choice<RowFormat>(FIELD(data.format), {{"auto", RowFormat::kAuto},
                                             {"plain", RowFormat::kPlain},

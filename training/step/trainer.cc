@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "engine/base/check.h"
+#include "engine/base/progress.h"
 
 namespace tandem::training {
 
@@ -142,12 +143,14 @@ EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
   if (!options_.dpo) return EvaluateBatches(*executor_, batches);
   EvaluationResult result;
   PreferenceFigures figures;
+  ProgressTask task("evaluating", "batches", static_cast<int64_t>(batches.size()));
   for (const MicroBatch& batch : batches) {
     const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batch);
     for (size_t i = 0; i < policy.size(); ++i) {
       figures.Add(*options_.dpo, policy[i], batch.pairs[i].reference);
     }
     result.total_weights += batch.weight();
+    task.Add(1);
   }
   result.weighted_loss = figures.loss;
   result.preference = figures.Mean();
@@ -168,11 +171,13 @@ std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& 
 
 EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches) {
   EvaluationResult result;
+  ProgressTask task("evaluating", "batches", static_cast<int64_t>(batches.size()));
   for (const MicroBatch& batch : batches) {
     const CrossEntropyResult one = executor.Evaluate(batch.View(0), nullptr);
     result.weighted_loss += one.weighted_loss;
     result.total_weights += one.weight;
     result.accuracy += one.correct_weight;
+    task.Add(1);
   }
   if (result.total_weights > 0) {
     result.loss = result.weighted_loss / result.total_weights;

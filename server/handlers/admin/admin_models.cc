@@ -136,25 +136,61 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
   writer.Json(200, body.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// POST /admin/models/load
-void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer) {
-  RequireJson(request);
-  const Json body = ParseJsonObject(request.body);
-  FieldReader reader(body);
-  const std::string path = reader.RequiredString("path");
+// Reads the fields that a load and its plan share.
+ModelLoadSpec ReadLoadSpec(const HandlerContext& context, FieldReader& reader) {
   ModelLoadSpec spec;
-  std::optional<std::string> id = reader.String("id");
+  const std::string path = reader.RequiredString("path");
   spec.max_model_len = reader.Int("max_model_len", 1, int64_t{1} << 30);
   spec.dtype = reader.String("dtype");
-  spec.pinned = reader.Bool("pin").value_or(false);
-  spec.idle_unload_s = reader.Int("idle_unload_s", 0, int64_t{10} * 365 * 86400).value_or(0);
-  const bool wait = reader.Bool("wait").value_or(false);
-  RefuseUnknownFields(reader, "path, id, max_model_len, dtype, pin, idle_unload_s and wait");
   if (spec.dtype && !IsDType(*spec.dtype)) {
     throw BadValue("dtype", "dtype must be auto, f32, bf16, int8 or int4, got " +
                                 ShortForm(Json(*spec.dtype)));
   }
   FindSource(context, path, spec);
+  return spec;
+}
+
+// POST /admin/models/plan
+void PlanModelLoad(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  const ModelLoadSpec spec = ReadLoadSpec(context, reader);
+  RefuseUnknownFields(reader, "path, max_model_len and dtype");
+  const engine::MemoryPlan plan = RequireHost(context).Plan(spec);
+  const int64_t free_bytes = context.memory->free_bytes();
+  const bool fits = plan.least.total() <= free_bytes;
+  Json out;
+  out["object"] = "model.plan";
+  out["path"] = reader.RequiredString("path");
+  out["format"] = plan.format;
+  out["dtype"] = plan.weights_dtype;
+  out["max_model_len"] = plan.max_model_len;
+  out["least"] = MemoryJson(plan.least);
+  out["least"]["total"] = plan.least.total();
+  out["most_kv"] = plan.most_kv;
+  out["memory"] = {{"budget_bytes", context.memory->budget_bytes()},
+                   {"used_bytes", context.memory->used_bytes()},
+                   {"free_bytes", free_bytes}};
+  out["fits"] = fits;
+  out["held_by"] = Json::array();
+  for (const MemoryLedger::Entry& entry : context.memory->Entries()) {
+    out["held_by"].push_back({{"owner", entry.owner}, {"bytes", entry.claim.total()}});
+  }
+  writer.Json(200, out.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// POST /admin/models/load
+void LoadModel(const HandlerContext& context, Request request, ResponseWriter writer) {
+  RequireJson(request);
+  const Json body = ParseJsonObject(request.body);
+  FieldReader reader(body);
+  ModelLoadSpec spec = ReadLoadSpec(context, reader);
+  std::optional<std::string> id = reader.String("id");
+  spec.pinned = reader.Bool("pin").value_or(false);
+  spec.idle_unload_s = reader.Int("idle_unload_s", 0, int64_t{10} * 365 * 86400).value_or(0);
+  const bool wait = reader.Bool("wait").value_or(false);
+  RefuseUnknownFields(reader, "path, id, max_model_len, dtype, pin, idle_unload_s and wait");
   spec.id = id ? *id : std::filesystem::path(spec.source).filename().string();
   if (!IsModelName(spec.id)) {
     throw BadValue("id", std::string("id must be ") + kModelNameRule + ", got " +
@@ -183,6 +219,7 @@ std::span<const Endpoint> AdminModelEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
       {"GET", "/admin/models", ListAdminModels, Access::kAdminKey},
       {"POST", "/admin/models/load", LoadModel, Access::kAdminKey},
+      {"POST", "/admin/models/plan", PlanModelLoad, Access::kAdminKey},
       {"POST", "/admin/models/unload", UnloadModel, Access::kAdminKey},
   };
   return kEndpoints;

@@ -1,4 +1,4 @@
-"""The Python examples of README.md; only the server's address and key are changed."""
+"""The Python examples of README.md and of the manual; only address and key are changed."""
 
 import contextlib
 import io
@@ -10,7 +10,9 @@ import unittest
 from support import API_KEY, TUNING_URL, client
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-EXAMPLES = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "config" / "manual").glob("*.md"))]
+EXAMPLES = [example for page in PAGES
+            for example in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)]
 # The first and last words of each chat in config/data/pirate-stories.jsonl.
 BEGINNING, END = "Ahoy!", "Yo ho ho!"
 # Subjects that no training chat has.
@@ -37,19 +39,21 @@ def run(example):
     os.chdir(ROOT)
     try:
         with contextlib.redirect_stdout(printed):
-            exec(compile(code, "README.md", "exec"), variables)  # pylint: disable=exec-used
+            exec(compile(code, "example", "exec"), variables)  # pylint: disable=exec-used
     finally:
         os.chdir(before)
     return printed.getvalue(), variables
 
 
 class Examples(unittest.TestCase):
-    def test_the_chat(self):
-        (example,) = [one for one in EXAMPLES if "fine_tuning" not in one]
+    def test_the_chats(self):
+        examples = [one for one in EXAMPLES if "fine_tuning" not in one]
+        self.assertGreaterEqual(len(examples), 2)
+        for example in examples:
+            with self.subTest(example=example):
+                printed, _ = run(example)
 
-        printed, _ = run(example)
-
-        self.assertGreater(len(printed.split()), 20)
+                self.assertGreater(len(printed.split()), 20)
 
     def test_the_fine_tuning(self):
         (example,) = [one for one in EXAMPLES if "fine_tuning" in one]

@@ -198,17 +198,6 @@ TEST_F(PullTest, TheIndexSaysWhichWeightsAreTheModels) {
   EXPECT_NE(Refusal(ErrorCode::kNotFound).find("b.safetensors of commit"), std::string::npos);
 }
 
-TEST(PullProgress, IsOneLineForPeople) {
-  PullStatus status;
-  status.name = "org/name";
-  status.bytes_total = 3 << 20;
-  status.bytes_done = 1 << 20;
-  status.bytes_per_s = 1 << 10;
-  status.seconds_left = 2048;
-  EXPECT_EQ(DescribeProgress(status),
-            "[ 33 %] 1.0 MiB of 3.0 MiB, 1.0 KiB/s, 34 min left (org/name)");
-}
-
 TEST(PulledPath, WhatExistsOrIsNoNameStaysItself) {
   const tests::TemporaryDir dir;
   EXPECT_EQ(PulledPath(dir.path().string()), dir.path().string());

@@ -1,0 +1,50 @@
+# Writes third_party.txt of the build folder, which `tandem version --licenses` prints: config/packaging/third_party.txt
+# with the versions that this build uses.
+
+set(listed ${CMAKE_SOURCE_DIR}/config/packaging/third_party.txt)
+set(lock ${CMAKE_SOURCE_DIR}/engine/constrain/llguidance/Cargo.lock)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${listed} ${lock})
+
+file(READ ${lock} locked)
+# Versions of a crate; more than one if several crates need different ones.
+function(tandem_crate_version OUT NAME)
+  string(REGEX MATCHALL "name = \"${NAME}\"\nversion = \"[^\"]+\"" entries "${locked}")
+  list(TRANSFORM entries REPLACE ".*version = \"([^\"]+)\"" "\\1")
+  list(JOIN entries ", " versions)
+  set(${OUT} "${versions}" PARENT_SCOPE)
+endfunction()
+
+set(text "")
+file(STRINGS ${listed} lines REGEX "^[^#]")
+foreach(line IN LISTS lines)
+  string(REPLACE ";" "," line "${line}")
+  string(REPLACE " | " ";" fields "${line}")
+  list(GET fields 0 name)
+  list(GET fields 1 source)
+  list(GET fields 3 license)
+  list(GET fields 4 copyright)
+  set(version "")
+  if(source STREQUAL "crate")
+    if(NOT TANDEM_LLGUIDANCE)
+      continue()
+    endif()
+    tandem_crate_version(version ${name})
+  elseif(source STREQUAL "rustc")
+    if(NOT TANDEM_LLGUIDANCE)
+      continue()
+    endif()
+    execute_process(COMMAND ${CMAKE_COMMAND} -E env "PATH=${cargo_dir}:$ENV{PATH}" rustc --version
+      OUTPUT_VARIABLE version ERROR_QUIET)
+    string(REGEX MATCH "[0-9]+\\.[0-9]+\\.[0-9]+" version "${version}")
+  else()
+    execute_process(COMMAND dpkg-query --show --showformat=\${source:Upstream-Version} ${source}
+      OUTPUT_VARIABLE version ERROR_QUIET)
+    # Debian's marks: 3.11.2+ds, 1.2.13.dfsg.
+    string(REGEX REPLACE "(\\+|\\.dfsg).*" "" version "${version}")
+  endif()
+  if(version STREQUAL "")
+    set(version "(version unknown)")
+  endif()
+  string(APPEND text "${name} ${version}\n  Licence: ${license}\n  Copyright: ${copyright}\n")
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/third_party.txt CONTENT "${text}" @ONLY)
