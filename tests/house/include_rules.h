@@ -248,7 +248,7 @@ inline const std::vector<FolderRule> kFolderRules = {
       "bench"}},
     {"server/cli/remote",
      {"engine/base", "engine/io", "server/terminal", "server/client", "server/repl", "server/jobs",
-      "server/app", "server/cli", "config"}},
+      "server/app", "server/cli/progress", "server/cli", "config"}},
     {"server", {"server/cli"}},
     {"config", {"engine/base", "engine/io", "engine/formats"}},
     {"config/packaging", {}},

@@ -16,6 +16,7 @@
 #include "engine/base/url.h"
 #include "engine/io/posix_file.h"
 #include "server/cli/data_dir.h"
+#include "server/cli/progress/shown_progress.h"
 #include "server/cli/remote/local_server.h"
 #include "server/cli/remote/remote_flags.h"
 #include "server/cli/verbs.h"
@@ -43,7 +44,7 @@ struct RunFlags {
   std::string tools_file;
   bool thinks = false;
   bool thinks_not = false;
-  bool is_quiet = false;
+  ProgressFlags progress;
   bool has_statistics = false;
   bool has_no_history = false;
   std::string log_level = "warn";
@@ -144,13 +145,14 @@ int RunModel(RunFlags flags) {
   if (is_remote) {
     client.emplace(ClientOf(flags.remote));
   } else {
+    const ShownProgress shown(flags.progress);
     const LocalModel model = FindLocalModel(flags.model, DataDirOr(flags.remote.data_dir));
     flags.model = model.id();
     local.emplace(model, flags.options);
     client.emplace(local->address());
   }
   const ChosenModel model = ChooseModel(*client, flags.model);
-  if (dialog.settings.Has("think") && !flags.is_quiet && !model.is_completion &&
+  if (dialog.settings.Has("think") && !flags.progress.quiet && !model.is_completion &&
       !HasThinkSwitch(*client, model.id)) {
     std::fprintf(stderr,
                  "tandem: the chat template of %s has no switch for thinking, so --think and "
@@ -161,8 +163,8 @@ int RunModel(RunFlags flags) {
   options.model = model.id;
   options.is_completion = model.is_completion;
   options.is_json = flags.remote.is_json;
-  options.has_statistics =
-      !flags.is_quiet && (flags.has_statistics || is_interactive || IsTerminal(STDOUT_FILENO));
+  options.has_statistics = !flags.progress.quiet &&
+                           (flags.has_statistics || is_interactive || IsTerminal(STDOUT_FILENO));
   if (is_interactive && !flags.has_no_history) options.history_file = DefaultHistoryFile();
   Repl repl(*client, interrupts, std::move(options), std::move(dialog));
   if (is_interactive) {
@@ -199,14 +201,15 @@ void AddRunFlags(CLI::App& command, const std::shared_ptr<RunFlags>& flags) {
       ->type_name("FILE");
   command.add_flag("--stats", flags->has_statistics,
                    "print tokens and speed to standard error also if the output is no terminal");
-  command.add_flag("--quiet,-q", flags->is_quiet, "print only answers and errors");
+  AddProgressFlags(command, flags->progress);
   command.add_flag("--no-history", flags->has_no_history, "do not read or write the history file");
   AddModelFlags(command, flags->options);
   command.add_option("--log-level", flags->log_level)->capture_default_str();
-  command.footer(
+  const std::string usage =
       "Without a prompt on a terminal: a chat; /help lists its commands. Otherwise one answer:\n"
       "standard input follows the prompt, and standard output gets only the answer.\n"
-      "--url answers with a model of a running server. Ctrl-C stops an answer (exit code 130).");
+      "--url answers with a model of a running server. Ctrl-C stops an answer (exit code 130).\n";
+  command.footer(usage + command.get_footer());
 }
 
 }  // namespace
