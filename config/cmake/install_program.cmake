@@ -11,7 +11,7 @@ install(CODE "
     \"${destination}/${CMAKE_INSTALL_DOCDIR}/LICENSES.txt\" ${cargo_argument} COMMAND_ERROR_IS_FATAL ANY)"
   COMPONENT program)
 
-if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/completion.cc)
+if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/manual/completion_scripts.cc)
   foreach(place
       bash=bash-completion/completions/tandem
       zsh=zsh/vendor-completions/_tandem
@@ -28,9 +28,9 @@ if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/completion.cc)
   endforeach()
 endif()
 
-if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/man.cc)
+if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/manual/man_page.cc)
   install(CODE "
-    set(folder \"${destination}/${CMAKE_INSTALL_MANDIR}/man1\")
+    set(folder \"${destination}/${CMAKE_INSTALL_MANDIR}\")
     file(MAKE_DIRECTORY \"\${folder}\")
     execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" man --dir \"\${folder}\" COMMAND_ERROR_IS_FATAL ANY)"
     COMPONENT man)

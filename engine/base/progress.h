@@ -37,8 +37,8 @@ void SetProgressSink(std::shared_ptr<ProgressSink> sink);
 // costs a few nanoseconds without a sink, and one reading of the clock with it.
 class ProgressTask {
  public:
-  // `total` and `done` are in units; a total of 0 is unknown. A task that resumes begins with what
-  // is done already, which does not count for its rate.
+  // `total` and `done` are in units; a total of 0 is unknown. Work that resumes begins at `done`,
+  // which does not count for its rate.
   ProgressTask(std::string phase, std::string unit, int64_t total, int64_t done = 0);
   ~ProgressTask();
   ProgressTask(const ProgressTask&) = delete;

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "engine/base/attempt.h"
-#include "server/cli/usage.h"
+#include "server/cli/manual/help.h"
+#include "server/cli/manual/help_text.h"
+#include "server/cli/manual/usage.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/exit_codes.h"
 #include "server/terminal/visible_text.h"
@@ -31,11 +33,6 @@ int ExitCodeOf(const Error& error) {
   }
 }
 
-constexpr const char* kExitCodes =
-    "Exit codes: 0 done; 1 failed; 2 wrong usage, configuration or spec; 65 damaged data;\n"
-    "69 directory in use by another process; 74 file or network error;\n"
-    "75 interrupted, run the same command again to resume; 130 cancelled.";
-
 // Parses, but throws our own errors for unknown words: they suggest the nearest known one.
 void Parse(CLI::App& app, int argc, char** argv) {
   std::vector<std::string> words;
@@ -45,19 +42,28 @@ void Parse(CLI::App& app, int argc, char** argv) {
   if (unknown_word) throw Error(ErrorCode::kInvalidArgument, UnknownWordMessage(app));
 }
 
+// Returns the exit code. CLI11 prints help and version requests as "errors" with code 0.
+int EndOfParsing(CLI::App& app, const CLI::ParseError& error) {
+  if (error.get_exit_code() == 0) return app.exit(error);
+  throw Error(ErrorCode::kInvalidArgument, WrongUsageMessage(app, error));
+}
+
 // Returns the exit code.
 int RunVerb(int argc, char** argv) {
   CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
   app.require_subcommand(1);
-  app.set_version_flag("--version", VersionLine);
-  app.footer(kExitCodes);
+  app.set_version_flag("--version", VersionLine, "print version, commit and build");
+  app.formatter(MakeHelpFormatter());
   int exit_code = 0;
   for (const Verb& verb : Verbs()) {
     verb.add(*app.add_subcommand(verb.name, verb.description), exit_code);
   }
+  if (argc < 2) {
+    std::printf("%s", FirstScreen(DescribeVerb(app)).c_str());
+    return kExitDone;
+  }
   if (const auto error = ExceptionOf<CLI::ParseError>([&] { Parse(app, argc, argv); })) {
-    // CLI11 prints help and version requests as "errors" with code 0.
-    return app.exit(*error) == 0 ? kExitDone : kExitUsage;
+    return EndOfParsing(app, *error);
   }
   return exit_code;
 }

@@ -40,4 +40,20 @@ std::string ExampleRequest(const std::string& base_url, const ServedModel& model
   return command + "    -d " + ShellQuoted(body.dump());
 }
 
+std::string ConsoleAddress(const std::string& base_url, const std::string& key) {
+  if (key.empty()) return base_url + "/";
+  std::string address = base_url + "/#key=";
+  for (const char c : key) {
+    const bool is_plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+                          (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+    if (is_plain) {
+      address += c;
+      continue;
+    }
+    const auto byte = static_cast<unsigned char>(c);
+    address += {'%', "0123456789ABCDEF"[byte >> 4], "0123456789ABCDEF"[byte & 15]};
+  }
+  return address;
+}
+
 }  // namespace tandem::server

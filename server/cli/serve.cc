@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cctype>
 #include <csignal>
@@ -25,6 +27,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/progress/shown_progress.h"
 #include "server/cli/verbs.h"
+#include "server/terminal/terminal.h"
 
 namespace tandem::server {
 namespace {
@@ -149,7 +152,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
 }
 
 // Programs that wait for the server read the first line; the rest is for people.
-void Announce(App& app, bool needs_key) {
+void Announce(App& app, const AppConfig& config, const std::string& admin_key) {
   if (engine::LlguidanceVersion().empty()) {
     spdlog::warn(
         "no_structured_output reason=\"this program was built without Rust 1.87 or newer\" "
@@ -160,8 +163,18 @@ void Announce(App& app, bool needs_key) {
   const std::vector<ModelRegistry::Entry> models = app.models().List();
   if (!models.empty()) {
     std::printf("\nTry it:\n  %s\n\n", ExampleRequest(app.base_url(), *models.front().model,
-                                                      needs_key ? "TANDEM_API_KEY" : "")
+                                                      app.requires_key() ? "TANDEM_API_KEY" : "")
                                            .c_str());
+  }
+  if (!config.no_console) {
+    // Only a terminal gets the key: a file or a service's journal would keep it.
+    const bool is_seen = IsTerminal(STDOUT_FILENO);
+    std::printf("Console:\n  %s\n",
+                ConsoleAddress(app.base_url(), is_seen ? admin_key : "").c_str());
+    if (!is_seen && !config.admin_key_file.empty()) {
+      std::printf("  admin key: %s\n", config.admin_key_file.c_str());
+    }
+    std::printf("\n");
   }
   std::fflush(stdout);
 }
@@ -195,13 +208,14 @@ int Serve(const ServeFlags& flags) {
   } else {
     LogProgress();
   }
+  const std::string admin_key = options.admin_key.value_or("");
   App app(std::move(options));
   app.Start();
   if (shown) {
     shown.reset();
     LogProgress();
   }
-  Announce(app, app.requires_key());
+  Announce(app, config, admin_key);
   NotifyService("READY=1");
   RunUntilSignal(app);
   return 0;
@@ -214,7 +228,6 @@ void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sou
   std::string flag = "--" + name;
   if (key.short_flag != 0) flag += std::string(",-") + key.short_flag;
   std::string help(key.effect);
-  if (!key.choices.empty()) help += ": " + std::string(key.choices);
   if (!key.environment.empty()) help += " (or " + std::string(key.environment) + ")";
   auto& flags = sources.flags;
   if (std::holds_alternative<bool AppConfig::*>(key.member)) {
@@ -234,7 +247,9 @@ void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sou
     option = command.add_option_function<std::string>(
         flag, [&flags, name](const std::string& given) { flags[name] = {given}; }, help);
   }
-  option->type_name(key.unit.empty() ? "TEXT" : std::string(key.unit));
+  option->type_name(!key.choices.empty() ? std::string(key.choices)
+                    : key.unit.empty()   ? "TEXT"
+                                         : std::string(key.unit));
   if (const std::string text = config::DefaultText(key); !text.empty()) option->default_str(text);
 }
 

@@ -1,5 +1,7 @@
 #include "server/cli/verbs.h"
 
+#include "server/cli/manual/help.h"
+
 namespace tandem::server {
 namespace {
 
@@ -30,6 +32,8 @@ constexpr Verb kVerbs[] = {
     {"bench", "measure this machine and the program's speed on it", AddBench},
     {"version", "print version, commit and build", AddVersion},
     {"help", "explain a verb and its flags", AddHelp},
+    {"man", "print the manual page of a verb, or write all pages", AddMan},
+    {"completion", "print a completion script for bash, zsh or fish", AddCompletion},
 };
 
 }  // namespace

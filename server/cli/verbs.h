@@ -44,7 +44,7 @@ void AddTokenizer(CLI::App& command, int& exit_code);
 void AddDoctor(CLI::App& command, int& exit_code);
 void AddBench(CLI::App& command, int& exit_code);
 void AddVersion(CLI::App& command, int& exit_code);
-void AddHelp(CLI::App& command, int& exit_code);
+// AddHelp, AddMan and AddCompletion are in manual/help.h.
 
 // One line with version, commit and build, for `tandem version` and `tandem --version`.
 std::string VersionLine();

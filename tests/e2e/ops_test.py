@@ -413,7 +413,8 @@ class Configuration(Case):
         self.assertEqual(flags - {"help", "config", "check-config"}, {row[0] for row in rows})
         for name, _, default, _ in rows:
             if default.strip("`") not in ("", "false"):
-                self.assertRegex(text, rf"--{name} \S+={re.escape(default.strip('`'))}")
+                flag = re.search(rf"(?s)--{name} .*?(?=\n  -|\n\n)", text)[0]
+                self.assertIn(f"default: {default.strip('`')})", " ".join(flag.split()))
 
     def test_a_file_configures_a_server(self):
         file = self.write("served-model-name: [one, two]\nmetrics-namespace: mine\n")

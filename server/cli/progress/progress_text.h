@@ -9,8 +9,9 @@ namespace tandem::server {
 // them visible text.
 struct ProgressFigures {
   uint64_t task = 0;
-  std::string phase;
-  std::string unit;   // "bytes", a plural such as "steps", or empty: only the percentage matters
+  std::string phase = {};
+  std::string unit =
+      {};             // "bytes", a plural such as "steps", or empty: only the percentage matters
   int64_t done = 0;   // in units
   int64_t total = 0;  // 0: unknown
   double per_second = 0;    // 0: unknown
@@ -25,7 +26,7 @@ std::string ProgressLine(const ProgressFigures& figures);
 // The line after the work: "packing weights of m: done, 2.9 GiB in 34 s".
 std::string ProgressEnd(const ProgressFigures& figures);
 
-// The same as ProgressLine with a bar, in less than `columns` columns. Leaves out first the speed,
+// ProgressLine with a bar, in less than `columns` columns. It leaves out first the speed,
 // then the amount and the time left, and cuts the phase.
 std::string ProgressBar(const ProgressFigures& figures, int columns, bool has_colour);
 

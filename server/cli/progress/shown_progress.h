@@ -21,9 +21,9 @@ struct ProgressFlags {
 // Adds --quiet and --progress.
 void AddProgressFlags(CLI::App& command, ProgressFlags& flags);
 
-// Shows the progress of this process on standard error while it lives: a bar on a terminal, which
-// stays below the lines of the log and of PrintAroundProgress, and a line every ten seconds
-// elsewhere. At most one instance at a time.
+// Shows the progress of this process on standard error while it lives. On a terminal a bar stays
+// below the lines of the log and of PrintAroundProgress; elsewhere a line comes every ten seconds.
+// At most one instance at a time.
 class ShownProgress {
  public:
   explicit ShownProgress(const ProgressFlags& flags);
@@ -35,7 +35,7 @@ class ShownProgress {
   std::shared_ptr<ProgressDisplay> display_;  // null: nothing is shown
 };
 
-// Logs the progress of this process from now on, one line every ten seconds.
+// Sends the progress of this process to the log, one line every ten seconds.
 void LogProgress();
 
 // Whether standard error is a terminal on which a line can be drawn again.

@@ -7,9 +7,13 @@
 
 namespace CLI {
 class App;
-}
+class ParseError;
+}  // namespace CLI
 
 namespace tandem::server {
+
+// "; did you mean NEAREST?", or nothing if there is none.
+std::string DidYouMean(const std::string& nearest);
 
 // Follows `words` from `root` as long as they name verbs: "checkpoint", "ls". Stops at the first
 // flag and at a verb without subcommands. Throws kInvalidArgument for an unknown verb, with the
@@ -21,5 +25,8 @@ std::string VerbPath(const CLI::App& verb);
 
 // Message for words that the verb of a failed parse does not know, with the nearest flag.
 std::string UnknownWordMessage(const CLI::App& root);
+
+// Message for any other fault of a command line: a missing argument, a value that is not allowed.
+std::string WrongUsageMessage(const CLI::App& root, const CLI::ParseError& error);
 
 }  // namespace tandem::server
