@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "server/cli/manual/completion_scripts.h"
@@ -46,8 +47,7 @@ const ManPage& FindPage(const std::vector<ManPage>& pages, const std::string& na
     names.push_back(page.name.substr(page.name.starts_with("tandem-") ? 7 : 0));
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "there is no manual page '" + name.substr(0, 80) + "'" +
-                  DidYouMean(NearestWord(name, names)) +
+              "there is no manual page '" + name.substr(0, 80) + "'" + DidYouMean(name, names) +
                   "\nPages are those of the verbs, 'tandem' and 'tandem.yaml'.");
 }
 

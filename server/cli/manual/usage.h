@@ -2,8 +2,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace CLI {
 class App;
@@ -11,12 +9,6 @@ class ParseError;
 }  // namespace CLI
 
 namespace tandem::server {
-
-// The known word closest to a misspelt one; empty if none is close.
-std::string NearestWord(std::string_view word, const std::vector<std::string>& known);
-
-// "; did you mean NEAREST?", or nothing if there is none.
-std::string DidYouMean(const std::string& nearest);
 
 // Follows `words` from `root` as long as they name verbs: "checkpoint", "ls". Stops at the first
 // flag and at a verb without subcommands. Throws kInvalidArgument for an unknown verb, with the
