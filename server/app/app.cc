@@ -69,17 +69,12 @@ std::string PlanOfTraining(const training::TrainSpec& spec) {
     static const double bf16 = MeasureRoof(engine::DType::kBF16);
     return bf16;
   };
-  const double flops = roof();
-  auto plan = nlohmann::ordered_json::parse(
-      training::PlanJson(training::PlanTraining(spec, {.flops_per_second = flops})));
-  plan["speed"] = {{"peak_flops_per_second", flops},
-                   {"assumed_share", training::kUsualShareOfRoof}};
+  training::TrainingPlan plan = training::PlanTraining(spec, {.flops_per_second = roof()});
   // The job's process makes the same check before its first step.
-  const auto refusal =
+  const auto refused =
       ErrorOf({ErrorCode::kResourceExhausted}, [&] { training::RefuseWhatCannotFit(spec); });
-  plan["memory_refusal"] =
-      refusal ? nlohmann::ordered_json(refusal->what()) : nlohmann::ordered_json();
-  return plan.dump();
+  if (refused) plan.refusal = refused->what();
+  return training::PlanJson(plan);
 }
 
 }  // namespace
@@ -338,6 +333,7 @@ void App::Stop() {
   });
   // Loads are aborted meanwhile; clients that wait for one get an error.
   std::thread stop_loading([this] {
+    if (pulls_) pulls_->Stop();
     if (host_) host_->StopLoading();
     if (adapters_) adapters_->Stop();
   });
@@ -351,6 +347,7 @@ void App::Stop() {
   if (host_) host_->Stop();
   http_->Stop();
   EndBackgroundResponses();
+  context_.pulls = nullptr;
   context_.model_host = nullptr;
   context_.adapter_host = nullptr;
   context_.aliases = nullptr;

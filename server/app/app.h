@@ -27,6 +27,7 @@
 #include "server/models/load_adapter.h"
 #include "server/models/load_model.h"
 #include "server/models/model_host.h"
+#include "server/models/model_pulls.h"
 #include "server/responses/background_response.h"
 #include "server/responses/response_store.h"
 
@@ -184,6 +185,7 @@ class App {
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;
+  std::unique_ptr<ModelPulls> pulls_;  // after host_, which its callbacks use
   std::unique_ptr<Router> batch_router_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;

@@ -118,7 +118,9 @@ void App::StartJobs() {
   RemoveDeletedCheckpoints(*jobs_);
   RestoreJobModels();
   host_ = std::make_unique<ModelHost>(models_, memory_, *jobs_, ModelMaker());
+  pulls_ = std::make_unique<ModelPulls>();
   context_.model_host = host_.get();
+  context_.pulls = pulls_.get();
   context_.jobs = jobs_.get();
   context_.files = files_.get();
 }

@@ -8,6 +8,9 @@ import {clip, visible} from './lib/text.js';
 // Screens in the order of the navigation: id and title.
 const SCREENS = [
   ['chat', 'Chat'],
+  ['models', 'Models'],
+  ['data', 'Data'],
+  ['train', 'Train'],
   ['server', 'Server'],
 ];
 

@@ -33,11 +33,20 @@
   FILE(console_lib_metrics, "lib/metrics.js")       \
   FILE(console_lib_text, "lib/text.js")             \
   FILE(console_lib_tokens, "lib/tokens.js")         \
+  FILE(console_models_aliases, "models/aliases.js") \
+  FILE(console_models_load, "models/load.js")       \
   FILE(console_screens_chat, "screens/chat.js")     \
+  FILE(console_screens_data, "screens/data.js")     \
+  FILE(console_screens_models, "screens/models.js") \
   FILE(console_screens_server, "screens/server.js") \
+  FILE(console_screens_train, "screens/train.js")   \
   FILE(console_server_jobs, "server/jobs.js")       \
   FILE(console_server_keys, "server/keys.js")       \
-  FILE(console_style, "style.css")
+  FILE(console_style, "style.css")                  \
+  FILE(console_train_form, "train/form.js")         \
+  FILE(console_train_job, "train/job.js")           \
+  FILE(console_train_list, "train/list.js")         \
+  FILE(console_train_parts, "train/parts.js")
 
 #define TANDEM_CONSOLE_EMBED(symbol, name) TANDEM_EMBED(symbol, TANDEM_CONSOLE_SOURCE "/" name);
 TANDEM_CONSOLE_FILES(TANDEM_CONSOLE_EMBED)

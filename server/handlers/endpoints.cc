@@ -37,7 +37,10 @@ std::span<const Endpoint> AdminKeyEndpoints();
 std::span<const Endpoint> OllamaChatEndpoints();
 std::span<const Endpoint> OllamaModelEndpoints();
 std::span<const Endpoint> OllamaEmbedEndpoints();
+std::span<const Endpoint> OllamaPullEndpoints();
 std::span<const Endpoint> OllamaAbsentEndpoints();
+std::span<const Endpoint> LlamaServerCompletionEndpoints();
+std::span<const Endpoint> LlamaServerPropsEndpoints();
 
 namespace {
 
@@ -81,21 +84,39 @@ Route RouteOf(const Endpoint& endpoint, const HandlerContext& context) {
 
 std::vector<Endpoint> AllEndpoints() {
   const std::span<const Endpoint> lists[] = {
-      StatusEndpoints(),         MetricsEndpoints(),
-      OpenApiEndpoints(),        ModelEndpoints(),
-      ChatEndpoints(),           ResponsesEndpoints(),
-      CompletionEndpoints(),     MessagesEndpoints(),
-      EmbeddingEndpoints(),      RerankEndpoints(),
-      TokenizeEndpoints(),       RenderEndpoints(),
-      FileEndpoints(),           BatchEndpoints(),
-      FineTuningJobEndpoints(),  FineTuningFollowEndpoints(),
-      FineTuningPlanEndpoints(), ExamineEndpoints(),
-      AdminModelEndpoints(),     AvailableModelEndpoints(),
-      AdapterEndpoints(),        AliasEndpoints(),
-      ConvertEndpoints(),        AdminJobEndpoints(),
-      AdminKeyEndpoints(),       ConsoleEndpoints(),
-      OllamaChatEndpoints(),     OllamaModelEndpoints(),
-      OllamaEmbedEndpoints(),    OllamaAbsentEndpoints(),
+      StatusEndpoints(),
+      MetricsEndpoints(),
+      OpenApiEndpoints(),
+      ModelEndpoints(),
+      ChatEndpoints(),
+      ResponsesEndpoints(),
+      CompletionEndpoints(),
+      MessagesEndpoints(),
+      EmbeddingEndpoints(),
+      RerankEndpoints(),
+      TokenizeEndpoints(),
+      RenderEndpoints(),
+      FileEndpoints(),
+      BatchEndpoints(),
+      FineTuningJobEndpoints(),
+      FineTuningFollowEndpoints(),
+      FineTuningPlanEndpoints(),
+      ExamineEndpoints(),
+      AdminModelEndpoints(),
+      AvailableModelEndpoints(),
+      AdapterEndpoints(),
+      AliasEndpoints(),
+      ConvertEndpoints(),
+      AdminJobEndpoints(),
+      AdminKeyEndpoints(),
+      ConsoleEndpoints(),
+      OllamaChatEndpoints(),
+      OllamaModelEndpoints(),
+      OllamaEmbedEndpoints(),
+      OllamaAbsentEndpoints(),
+      OllamaPullEndpoints(),
+      LlamaServerCompletionEndpoints(),
+      LlamaServerPropsEndpoints(),
   };
   std::vector<Endpoint> all;
   for (const std::span<const Endpoint> list : lists) {

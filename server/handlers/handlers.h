@@ -37,6 +37,7 @@ struct StoredFile;
 struct TrainingData;
 class Metrics;
 class ModelHost;
+class ModelPulls;
 class ResponseStore;
 
 // Whether replies separate the text between <think> and </think> from the answer.
@@ -79,6 +80,7 @@ struct HandlerContext {
   std::string tool_parser = "auto";  // auto: by chat template; none; or a row of ToolFormats
   std::atomic<JobSupervisor*> jobs{nullptr};        // null: no data directory, or still starting
   std::atomic<ModelHost*> model_host{nullptr};      // set and cleared with `jobs`
+  std::atomic<ModelPulls*> pulls{nullptr};          // set and cleared with `jobs`
   std::atomic<FileStore*> files{nullptr};           // set and cleared with `jobs`
   std::atomic<Batches*> batches{nullptr};           // as jobs; set last
   std::atomic<AdapterHost*> adapter_host{nullptr};  // null: no admin key, starting or stopping

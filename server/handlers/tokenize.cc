@@ -1,8 +1,10 @@
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/base/utf8.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
@@ -19,6 +21,26 @@ namespace tandem::server {
 using Json = nlohmann::ordered_json;
 
 namespace {
+
+// Appends `[{"id":1,"piece":"a"},…]`. A piece that is no text of its own is a list of bytes.
+void AppendPieces(std::string& out, const ServedModel& model, std::span<const TokenId> ids) {
+  const engine::Tokenizer& tokenizer = *model.loaded().tokenizer;
+  out.push_back('[');
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (i > 0) out.push_back(',');
+    out += R"({"id":)";
+    AppendJsonInt(out, ids[i]);
+    out += R"(,"piece":)";
+    const std::string bytes(tokenizer.TokenBytes(ids[i]));
+    if (IsValidUtf8(bytes)) {
+      AppendJsonString(out, bytes);
+    } else {
+      AppendJsonBytes(out, bytes);
+    }
+    out.push_back('}');
+  }
+  out.push_back(']');
+}
 
 // POST /tokenize
 void Tokenize(const HandlerContext& context, Request request, ResponseWriter writer) {
@@ -39,7 +61,11 @@ void Tokenize(const HandlerContext& context, Request request, ResponseWriter wri
   out += R"(,"max_model_len":)";
   AppendJsonInt(out, model->loaded().max_model_len);
   out += R"(,"tokens":)";
-  AppendJsonInts(out, ids);
+  if (tokenize.with_pieces) {
+    AppendPieces(out, *model, ids);
+  } else {
+    AppendJsonInts(out, ids);
+  }
   out += R"(,"token_strs":)";
   if (tokenize.return_token_strs) {
     const TokenNames names{model->loaded().tokenizer, false};

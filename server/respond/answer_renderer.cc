@@ -88,7 +88,6 @@ void AnswerRenderer::Handle(ChoiceFinished& finished) {
   usage_.cached_tokens = finished.usage.cached_tokens;
   end_.reason = finished.reason;
   end_.stop_string = finished.stop_string;
-  end_.stop_token = finished.stop_token;
   Show(reader_.Finish(finished.reason == ChoiceFinished::Reason::kLength));
 }
 

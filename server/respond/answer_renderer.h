@@ -18,9 +18,8 @@ namespace tandem::server {
 struct AnswerEnd {
   engine::ChoiceFinished::Reason reason = engine::ChoiceFinished::Reason::kStop;
   std::string stop_string;  // the stop string that matched, if any
-  std::optional<TokenId> stop_token;  // the end or stop token that matched, if any
-  bool has_calls = false;             // a call has ended, or the token limit has cut one
-  engine::RequestTimings timings;
+  bool has_calls = false;   // a call has ended, or the token limit has cut one
+  engine::RequestTimings timings = {};
 };
 
 // The base of APIs whose answers have one prompt and one choice, such as Messages. It calls the

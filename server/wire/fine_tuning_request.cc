@@ -15,8 +15,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxSeed = 2147483647;
 constexpr int64_t kMaxSteps = int64_t{1} << 40;
-constexpr size_t kMaxPrompts = 8;
-constexpr size_t kMaxPromptBytes = 4096;
+constexpr size_t kMaxSamplePrompts = 8;
+constexpr size_t kMaxSamplePromptBytes = 4096;
 constexpr std::array<std::string_view, 7> kModules = {"q", "k", "v", "o", "gate", "up", "down"};
 
 Error Unsupported(const std::string& param, const std::string& message) {
@@ -112,17 +112,17 @@ FineTuningSamples ParseSamples(const Json& object, const std::string& path) {
   if (prompts == nullptr) throw MissingField(path + ".prompts");
   for (const Json& prompt : *prompts) {
     const bool is_usable = prompt.is_string() && !prompt.get_ref<const std::string&>().empty() &&
-                           prompt.get_ref<const std::string&>().size() <= kMaxPromptBytes;
+                           prompt.get_ref<const std::string&>().size() <= kMaxSamplePromptBytes;
     if (!is_usable) {
       throw BadValue(path + ".prompts", path + ".prompts must be texts of 1 to " +
-                                            std::to_string(kMaxPromptBytes) + " bytes, got " +
+                                            std::to_string(kMaxSamplePromptBytes) + " bytes, got " +
                                             ShortForm(prompt));
     }
     samples.prompts.push_back(prompt.get<std::string>());
   }
-  if (samples.prompts.empty() || samples.prompts.size() > kMaxPrompts) {
-    throw BadValue(path + ".prompts",
-                   path + ".prompts must hold 1 to " + std::to_string(kMaxPrompts) + " texts");
+  if (samples.prompts.empty() || samples.prompts.size() > kMaxSamplePrompts) {
+    throw BadValue(path + ".prompts", path + ".prompts must hold 1 to " +
+                                          std::to_string(kMaxSamplePrompts) + " texts");
   }
   RefuseUnknown(reader, path);
   return samples;

@@ -20,6 +20,8 @@ TokenizeRequest ParseTokenizeRequest(const Json& body, const ModelLimits& limits
     throw BadValue("messages", "messages and prompt exclude each other");
   }
   request.plain_prompt = ReadPlainPromptOptions(reader);
+  // llama-server's name.
+  if (const auto add = reader.Bool("add_special")) request.plain_prompt.add_special_tokens = *add;
   if (messages != nullptr) {
     request.chat.emplace();
     request.chat->messages = ParseMessages(*messages, limits);
@@ -29,6 +31,7 @@ TokenizeRequest ParseTokenizeRequest(const Json& body, const ModelLimits& limits
     throw MissingField("prompt");
   }
   request.return_token_strs = reader.Bool("return_token_strs").value_or(false);
+  request.with_pieces = reader.Bool("with_pieces").value_or(false);
   request.ignored = reader.unknown();
   return request;
 }

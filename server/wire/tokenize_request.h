@@ -16,6 +16,7 @@ struct TokenizeRequest {
   PlainPromptOptions plain_prompt;
   std::optional<ChatPrompt> chat;  // set if prompt is unset
   bool return_token_strs = false;
+  bool with_pieces = false;  // each token with its text, as llama-server
   std::vector<std::string> ignored;
 };
 

@@ -14,6 +14,7 @@ import re
 import shutil
 import socket
 import subprocess
+import unittest
 
 import harness
 from harness import ADMIN_KEY, PATIENCE_S, ROOT, Case
@@ -134,6 +135,23 @@ class Documentation(Case):
     def test_the_readme(self):
         self.run_blocks("README.md")
 
+    def test_the_server_accepts_the_example_of_each_body(self):
+        document = self.server.request("GET", "/openapi.json")[2]
+        n_answered = 0
+        for path, item in document["paths"].items():
+            for method in ("post", "put"):
+                media = item.get(method, {}).get("requestBody", {}).get("content", {})
+                if "application/json" not in media:
+                    continue
+                status, headers, answer = self.server.request(
+                    method.upper(), path.replace("{name}", "prod"),
+                    media["application/json"]["example"], admin=True)
+                n_answered += status < 300
+                if status >= 300:  # the example names a file or model that only its reader has
+                    self.assertRegex(answer["error"]["code"], "_not_found$", (path, answer))
+                self.assertIsNone(headers.get("x-ignored-params"), path)
+        self.assertGreater(n_answered, 12)
+
     def test_hardly_a_block_is_left_out_and_each_says_why(self):
         limits = [("server/API.md", 0), ("README.md", 1)]
         limits += [(page.relative_to(ROOT), 2) for page in pages()]
@@ -206,6 +224,92 @@ class Manual(Case):
 
     def test_the_index_lists_every_page(self):
         self.assertEqual(sorted(pages()), sorted(MANUAL.glob("*.md")))
+
+
+def help_of(*verb):
+    return subprocess.run([harness.BINARY, *verb, "--help"], text=True, capture_output=True,
+                          check=True).stdout
+
+
+def flags_of_verbs():
+    """{"serve": {"--model", …}, "keys create": …}: what --help shows for each verb."""
+    flags = {}
+    ahead = [()]
+    while ahead:
+        verb = ahead.pop()
+        text = help_of(*verb)
+        flags[" ".join(verb)] = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
+        _, _, inner = text.partition("\nSubcommands:\n")
+        names = re.findall(r"(?m)^  ([a-z][a-z-]*)(?: |$)", inner.split("\n\n")[0])
+        ahead += [(*verb, name) for name in names]
+    return flags
+
+
+def commands_of(text):
+    """The words after `tandem` of each command in a shell block."""
+    for line in text.replace("\\\n", " ").splitlines():
+        for command in re.findall(r"(?:^|\$\(|\| )\s*(?:\S*/)?tandem ([^|;)]*)", line):
+            yield re.sub(r"\s#.*", "", command).split()
+
+
+def quoted_flags(page):
+    """Flags in `…` outside blocks. The first column of a page about another program is not ours."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text())
+    for line in text.splitlines():
+        if page.name.startswith("from-") and line.startswith("|"):
+            line = line.split("|", 2)[2]
+        for span in re.findall(r"`([^`]+)`", line):
+            if span.split()[0] != "tandem" and not span.startswith("--"):
+                continue  # a command of another program
+            yield from re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", span)
+
+
+class Words(unittest.TestCase):
+    """Names in README.md and the manual, compared with those of the program."""
+
+    PAGES = [ROOT / "README.md", *pages()]
+
+    def test_every_flag_is_one_of_the_program(self):
+        flags = flags_of_verbs()
+        self.assertGreater(len(flags), 20)
+        everything = set().union(*flags.values())
+        n_checked = 0
+        for page in self.PAGES:
+            for flag in quoted_flags(page):
+                n_checked += 1
+                self.assertTrue(flag in everything, f"{page.name}: no verb has {flag}")
+            for block in blocks_of(page.relative_to(ROOT)):
+                for words in commands_of(block.text):
+                    verb = " ".join(words[:2]) if " ".join(words[:2]) in flags else words[0]
+                    self.assertIn(verb, flags, f"{page.name}: {' '.join(words)}")
+                    for word in words:
+                        if re.match(r"--[a-z]", word):
+                            n_checked += 1
+                            self.assertTrue(word.split("=")[0] in flags[verb],
+                                            f"{page.name}: {verb} has no {word}")
+        self.assertGreater(n_checked, 100)
+
+    def test_every_flag_of_serve_is_in_the_table_of_options(self):
+        table = (ROOT / "config" / "README.md").read_text()
+        keys = {f"--{key}" for key in re.findall(r"(?m)^\| `([a-z-]+)` \|", table)}
+        for page in self.PAGES:
+            for block in blocks_of(page.relative_to(ROOT)):
+                for words in commands_of(block.text):
+                    if words[0] == "serve":
+                        given = {word.split("=")[0] for word in words if word.startswith("--")}
+                        self.assertEqual(given - keys - {"--config", "--check-config"}, set(), page.name)
+
+    def test_every_key_of_a_spec_is_in_the_list_of_keys(self):
+        listed = (ROOT / "training" / "README.md").read_text()
+        keys = set(re.findall(r"`([a-z_.]+)`", listed))
+        n_checked = 0
+        for page in self.PAGES:
+            for key in re.findall(r"`((?:train|data|model|lora|metrics|checkpoint)\.[a-z_.]+)[=:`]",
+                                  page.read_text()):
+                if not key.endswith((".safetensors", ".jsonl", ".sft", ".dpo", ".pretrain")):
+                    n_checked += 1
+                    self.assertTrue(key in keys, f"{page.name}: {key}")
+        self.assertGreater(n_checked, 5)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 namespace tandem::training {
 namespace {
 
-constexpr size_t kLookedAt = 4096;
+constexpr size_t kSniffedBytes = 4096;
 
 struct Kind {
   std::string_view magic;
@@ -31,7 +31,7 @@ void RefuseOtherKinds(std::string_view text, const std::string& name, const std:
     if (!text.starts_with(kind.magic)) continue;
     throw Error(ErrorCode::kDataLoss, name + ": not " + wanted + ", the file is " + kind.what);
   }
-  if (text.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
+  if (text.substr(0, kSniffedBytes).find('\0') != std::string_view::npos) {
     throw Error(ErrorCode::kDataLoss, name + ": not " + wanted + ", the file is binary");
   }
 }

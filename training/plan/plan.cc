@@ -182,6 +182,7 @@ TrainingPlan PlanTraining(const TrainSpec& spec, const PlanOptions& options) {
     if (program.trained[i]) plan.trained += elements;
   }
   plan.notes = spec.notes;
+  plan.flops_per_second = options.flops_per_second;
   plan.steps = spec.train.steps;
   const auto micro_batches = static_cast<double>(spec.train.gradient_accumulation_steps);
   plan.step_flops = static_cast<double>(program.training_flops()) * micro_batches;
@@ -226,6 +227,10 @@ std::string PlanJson(const TrainingPlan& plan) {
       {"recomputed_flops", static_cast<double>(plan.steps) * plan.step_recomputed_flops},
       {"reference_flops", plan.reference_flops},
       {"seconds", plan.seconds > 0 ? Json(plan.seconds) : Json(nullptr)},
+      {"speed",
+       {{"peak_flops_per_second", plan.flops_per_second > 0 ? Json(plan.flops_per_second) : Json()},
+        {"assumed_share", kUsualShareOfRoof}}},
+      {"memory_refusal", plan.refusal.empty() ? Json() : Json(plan.refusal)},
       {"fits", plan.fits()},
       {"changes", changes},
       {"notes", plan.notes}};

@@ -29,11 +29,13 @@ struct TrainingPlan {
   // For train.dpo: upper bound for the reference before the first step, a forward pass over the
   // pairs of all steps. Lower when pairs repeat.
   double reference_flops = 0;
-  double seconds = 0;  // estimate for all steps; 0: unknown roof
+  double seconds = 0;           // estimate for all steps; 0: unknown roof
+  double flops_per_second = 0;  // as PlanOptions
 
   std::vector<PlannedChange> changes;  // the three cheapest that fit, when the spec does not
   PlannedChange smallest;              // the change with the smallest needs
 
+  std::string refusal;  // why RefuseWhatCannotFit refuses the run; empty: it does not, or unknown
   std::vector<std::string> notes;  // the spec's keys without effect here
 
   bool fits() const { return memory.total_bytes() <= budget_bytes; }

@@ -30,8 +30,9 @@ export function tokenStrip(items, {label, classOf = () => '', detail, slice = 15
   const draw = () => {
     const end = Math.min(items.length, shown + slice);
     for (let i = shown; i < end; ++i) {
+      const text = shape(items[i].text);
       strip.append(h('span', {role: 'option', 'aria-selected': 'false', tabindex: i ? -1 : 0, 'data-i': i,
-        class: `tok ${classOf(items[i], i)}`}, shape(items[i].text)));
+        class: `tok ${classOf(items[i], i)}`, 'aria-label': text.trim() ? null : 'space'}, text));
     }
     shown = end;
     more.hidden = shown >= items.length;

@@ -68,10 +68,14 @@ class ChatScreen {
 
   build() {
     this.lanes = this.chat.lanes.map((data) => new Lane(data, this));
-    for (const lane of this.lanes) {
+    this.lanes.forEach((lane, i) => {
+      const side = this.lanes.length > 1 ? ` ${i + 1}` : '';
+      lane.el.setAttribute('aria-label', `Conversation${side}`);
+      lane.scroller.setAttribute('aria-label', `Messages${side}`);
+      lane.select.setAttribute('aria-label', `Model${side}`);
       lane.showModels(this.served);
-      lane.close.hidden = this.lanes.length === 1;
-    }
+      lane.close.hidden = !side;
+    });
     fill(this.columns, this.lanes.map((lane) => lane.el));
     this.root.classList.toggle('two', this.lanes.length > 1);
     this.compare.setAttribute('aria-pressed', String(this.lanes.length > 1));

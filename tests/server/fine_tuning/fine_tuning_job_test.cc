@@ -242,6 +242,18 @@ TEST_F(FineTuningJobTest, EventsHaveEveryRequiredKeyOfItsType) {
   EXPECT_EQ(events.back()["message"], "The job has successfully completed");
 }
 
+TEST_F(FineTuningJobTest, ASampleIsAMessageWithItsText) {
+  Message("sample", 3, "Tell me a story. Once there was a <b>ship</b>.");
+
+  const std::vector<Json> events = Events(9);
+
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[1]["type"], "message");
+  EXPECT_EQ(events[1]["message"], "Sample after step 3");
+  EXPECT_EQ(events[1]["data"]["step"], 3);
+  EXPECT_EQ(events[1]["data"]["sample"], "Tell me a story. Once there was a <b>ship</b>.");
+}
+
 TEST_F(FineTuningJobTest, AFollowerReadsTheLastLineOfAnEndedJobWithoutItsNewline) {
   job_.status = JobStatus::kRunning;
   FineTuningEvents follower(job_, 9);

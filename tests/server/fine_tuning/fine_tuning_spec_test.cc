@@ -178,6 +178,48 @@ TEST(FineTuningSpec, PairsAreOfDpo) {
   EXPECT_EQ(spec["data"]["overflow"], "truncate_left");
 }
 
+TEST(FineTuningSpec, TheNameOfAnUploadDecidesItsContainer) {
+  EXPECT_EQ(ContainerOfUpload("rows.CSV"), "csv");
+  EXPECT_EQ(ContainerOfUpload("train.parquet"), "parquet");
+  EXPECT_EQ(ContainerOfUpload("a.csv.jsonl"), "json");
+  EXPECT_EQ(ContainerOfUpload("csv"), "json");
+}
+
+TEST(FineTuningSpec, RowsOtherThanOpenAisBecomeChats) {
+  TrainingFiles files{"/data/train", {}};
+  files.training_container = "csv";
+  TrainingBase base = Base();
+  base.has_chat_template = true;
+
+  const Json csv = SpecOf(Request(), Data(12), base, files);
+
+  EXPECT_EQ(csv["data"]["container"], "csv");
+  EXPECT_EQ(csv["data"]["format"], "auto");
+  EXPECT_EQ(csv["data"]["apply_template"], "always");
+  EXPECT_FALSE(csv["data"].contains("eval_container"));
+  FineTuningRequest request = Request();
+  request.hyperparameters.format = "alpaca";
+  EXPECT_EQ(SpecOf(request, Data(12), base)["data"]["format"], "alpaca");
+  EXPECT_FALSE(SpecOf(Request(), Data(12), base)["data"].contains("apply_template"));
+  // Without a template, prompts stay plain.
+  EXPECT_FALSE(SpecOf(Request(), Data(12), Base(), files)["data"].contains("apply_template"));
+}
+
+TEST(FineTuningSpec, SamplesUseTheRenderedPrompts) {
+  FineTuningRequest request = Request();
+  request.hyperparameters.samples = FineTuningSamples{.every = 5, .prompts = {"Hi"}};
+  FineTuningPlan plan = Plan(request);
+  EXPECT_FALSE(TrainSpecOf(plan, Base(), {"/data/train", {}})["train"].contains("sample"));
+
+  plan.sample_prompts = {"<user>Hi<assistant>"};
+  const Json spec = TrainSpecOf(plan, Base(), {"/data/train", {}});
+
+  EXPECT_NO_THROW(training::ParseTrainSpec(spec.dump(), "spec", {})) << spec;
+  EXPECT_EQ(spec["train"]["sample"]["every"], 5);
+  EXPECT_EQ(spec["train"]["sample"]["prompts"][0], "<user>Hi<assistant>");
+  EXPECT_EQ(HyperparametersJson(plan.request)["samples"]["prompts"][0], "Hi");
+}
+
 TEST(FineTuningSpec, AnAdapterGoesOnInItsOwnShape) {
   TrainingBase base = Base();
   base.adapter_path = "/models/adapter";

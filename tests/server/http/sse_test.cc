@@ -24,5 +24,11 @@ TEST(Sse, NamesAndCommentsStayOnOneLine) {
   EXPECT_EQ(SseComment("\nping\n"), ":  ping \n\n");
 }
 
+TEST(JsonLine, StaysOneLineForEveryReader) {
+  EXPECT_EQ(JsonLine("{}"), "{}\n");
+  EXPECT_EQ(JsonLine("{\n\"a\":\r1}"), "{ \"a\": 1}\n");
+  EXPECT_EQ(JsonLine("\"\xc2\x85\xe2\x80\xa8\xe2\x80\xa9é\""), "\"\\u0085\\u2028\\u2029é\"\n");
+}
+
 }  // namespace
 }  // namespace tandem::server

@@ -234,6 +234,38 @@ TEST(FineTuningRequest, FieldsOfTheRequestHaveTheirRangesToo) {
   }
 }
 
+TEST(FineTuningRequest, ReadsFormatAndSamples) {
+  const FineTuningRequest request = Parse(R"(, "hyperparameters": {"format": "auto",
+      "samples": {"every": 5, "prompts": ["Hi", "Ho"], "max_tokens": 9}})");
+
+  EXPECT_EQ(request.hyperparameters.format, "auto");
+  ASSERT_TRUE(request.hyperparameters.samples);
+  EXPECT_EQ(request.hyperparameters.samples->every, 5);
+  EXPECT_EQ(request.hyperparameters.samples->prompts.size(), 2u);
+  EXPECT_EQ(request.hyperparameters.samples->max_tokens, 9);
+}
+
+TEST(FineTuningRequest, RefusesAFormatOfTheOtherMethodAndUnboundedSamples) {
+  const auto of = [](const std::string& field) { return ", \"hyperparameters\": {" + field + "}"; };
+  ExpectRefused([&] { Parse(of(R"("format": "preference")")); }, "hyperparameters.format",
+                "invalid_value", "pairs");
+  ExpectRefused([&] { Parse(of(R"("format": 1)")); }, "hyperparameters.format", "invalid_type",
+                "number");
+  ExpectRefused([&] { Parse(of(R"("samples": {"prompts": ["a"]})")); },
+                "hyperparameters.samples.every", "missing_required_parameter", "every");
+  ExpectRefused([&] { Parse(of(R"("samples": {"every": 1})")); }, "hyperparameters.samples.prompts",
+                "missing_required_parameter", "prompts");
+  for (const char* prompts :
+       {R"([])", R"([""])", R"([1])", R"(["a","a","a","a","a","a","a","a","a"])"}) {
+    const std::string field = std::string(R"("samples": {"every": 1, "prompts": )") + prompts + "}";
+    ExpectRefused([&] { Parse(of(field)); }, "hyperparameters.samples.prompts", "invalid_value",
+                  prompts);
+  }
+  const std::string too_long(4097, 'x');
+  ExpectRefused([&] { Parse(of(R"("samples": {"every": 1, "prompts": [")" + too_long + "\"]}")); },
+                "hyperparameters.samples.prompts", "invalid_value", "4097 bytes");
+}
+
 TEST(FineTuningRequest, TheOldPlaceOfHyperparametersCounts) {
   EXPECT_EQ(Parse(R"(, "hyperparameters": {"n_epochs": 4})").hyperparameters.n_epochs, 4);
   const FineTuningRequest dpo =

@@ -55,6 +55,57 @@ class RowSourceTest : public testing::Test {
   std::string text_;
 };
 
+TEST_F(RowSourceTest, ACheckThatHasEnoughReportsTheRowsBefore) {
+  std::string text;
+  for (int i = 0; i < 10; ++i) text += i == 1 ? "no row\n" : Row("a", "b");
+  ThreadPool one(1);
+  int left = 4;
+  options_.is_enough = [&left] { return left-- == 0; };
+  options_.on_bad_row = OnBadRow::kSkip;
+  text_ = text;
+
+  const auto source =
+      RowSource::Open(JsonRows::Of(text_, "rows"),
+                      std::make_shared<const SampleEncoder>(
+                          engine::ChatTemplate::Compile(template_), *tokenizer_, encoder_),
+                      options_, one, &report_);
+
+  EXPECT_EQ(report_.rows, 10);
+  EXPECT_EQ(report_.checked, 4);
+  EXPECT_EQ(report_.bad_rows, 1);
+  EXPECT_EQ(report_.samples, 3);
+  EXPECT_EQ(source->size(), 3);
+}
+
+TEST_F(RowSourceTest, ACheckThatHasEnoughWithinARowLeavesItOut) {
+  ThreadPool one(1);
+  bool has_enough = false;
+  int rows = 0;
+  encoder_.is_cancelled = [&](int64_t) { return has_enough = rows >= 3; };
+  options_.is_enough = [&] { return ++rows, has_enough; };
+  text_ = Row("a", "b") + Row("c", "d") + Row("e", "f");
+
+  RowSource::Open(JsonRows::Of(text_, "rows"),
+                  std::make_shared<const SampleEncoder>(engine::ChatTemplate::Compile(template_),
+                                                        *tokenizer_, encoder_),
+                  options_, one, &report_);
+
+  EXPECT_EQ(report_.checked, 2);
+  EXPECT_EQ(report_.bad_rows, 0);
+}
+
+TEST_F(RowSourceTest, AnExaminationMayFindNoGoodRow) {
+  options_.on_bad_row = OnBadRow::kSkip;
+  options_.may_be_empty = true;
+
+  const auto source = Open("1\n2\n");
+
+  EXPECT_EQ(source->size(), 0);
+  EXPECT_EQ(report_.bad_rows, 2);
+  ASSERT_EQ(report_.listed.size(), 2u);
+  EXPECT_EQ(report_.listed[1].where, "line 2");
+}
+
 TEST_F(RowSourceTest, ACancelledCheckReadsNoFurtherRow) {
   std::string text;
   for (int i = 0; i < 2000; ++i) text += Row("a", "b");
