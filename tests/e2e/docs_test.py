@@ -302,6 +302,15 @@ class Words(unittest.TestCase):
                         given = {word.split("=")[0] for word in words if word.startswith("--")}
                         self.assertEqual(given - keys - {"--config", "--check-config"}, set(), page.name)
 
+    def test_the_contents_of_the_api_list_every_section(self):
+        text = re.sub(r"(?ms)^```.*?^```$", "", (ROOT / "server" / "API.md").read_text())
+        sections = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+                    for title in re.findall(r"(?m)^## (.+)$", text)]
+        contents = text.partition("**Contents.**")[2].partition("\n\n")[0]
+
+        self.assertEqual(re.findall(r"\]\(#([\w-]+)\)", contents), sections)
+        self.assertEqual(sections[-1], "administration")  # whose last part makes the server need keys
+
     def test_every_key_of_a_spec_is_in_the_list_of_keys(self):
         listed = (ROOT / "training" / "README.md").read_text()
         keys = set(re.findall(r"`([a-z_.]+)`", listed))
