@@ -137,7 +137,7 @@ async function show() {
     if (name === id) link.setAttribute('aria-current', 'page'); else link.removeAttribute('aria-current');
   }
   document.title = `${title} · Tandem`;
-  const root = h(`section.screen.${id}`, {'aria-label': title});
+  const root = h(`section.screen.${id}`);
   fill(main, root);
   screen.mount(root, app);
 }
