@@ -189,7 +189,7 @@ class Manual(Case):
             "PATH": f"{self.programs}:{os.environ['PATH']}", "LANG": "C.UTF-8",
             "HOME": str(self.path / "home"), "XDG_CACHE_HOME": str(self.path / "cache"),
             "TEST_BINARY": str(pathlib.Path(harness.BINARY).resolve()), "TEST_PORT": str(port),
-            "TEST_DIR": str(self.path)}
+            "TEST_DIR": str(self.path), "TANDEM_URL": f"http://{self.address}"}
         (self.path / "home").mkdir()
 
     def tearDown(self):
