@@ -80,8 +80,9 @@ class ConsoleCase(unittest.TestCase):
         """The next console errors with this text are no fault."""
         self.expected_errors.append(text)
 
-    def open(self, screen="chat", url=OPEN_URL, size="desktop", scheme="light", key=None, query=""):
-        """A page of a fresh profile at a screen."""
+    def open(self, screen="chat", url=OPEN_URL, size="desktop", scheme="light", key=None, query="",
+             address=None):
+        """A page of a fresh profile at a screen, or at another address of the server."""
         context = browser().new_context(viewport=SIZES[size], color_scheme=scheme,
                                         reduced_motion="reduce", accept_downloads=True)
         self.contexts.append(context)
@@ -93,8 +94,8 @@ class ConsoleCase(unittest.TestCase):
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("console", lambda message: self.note(message))
         page.on("request", lambda request: self.check_origin(url, request.url))
-        page.goto(f"{url}/#/{screen}{query}")
-        page.wait_for_selector("main h1")
+        page.goto(address or f"{url}/#/{screen}{query}")
+        page.wait_for_selector("main :is(h1, h2)")
         return page
 
     def note(self, message):
