@@ -5,7 +5,14 @@ import urllib.request
 
 from support import ADMIN_KEY, API_KEY, KEYED_URL, OPEN_URL, SIZES, ConsoleCase
 
+MAX_COMPRESSED_BYTES = 12_000
 HTML = "<img src=x onerror=alert(1)>"
+
+
+def compressed(path):
+    request = urllib.request.Request(OPEN_URL + path, headers={"Accept-Encoding": "gzip"})
+    with urllib.request.urlopen(request) as answer:
+        return len(answer.read())
 
 
 def document():
@@ -15,8 +22,7 @@ def document():
 
 class Docs(ConsoleCase):
     def open_docs(self, fragment="", url=OPEN_URL, **options):
-        page = self.open(url=url, **options)
-        page.goto(f"{url}/docs{fragment}")
+        page = self.open(url=url, address=f"{url}/docs{fragment}", **options)
         page.wait_for_selector("details.operation")
         return page
 
@@ -28,6 +34,12 @@ class Docs(ConsoleCase):
         section.get_by_role("button", name="Send").click()
         section.locator("p[role=status]").filter(has_text=" s").wait_for()
         return section.locator("form pre").inner_text()
+
+    def test_the_files_of_the_page_stay_small(self):
+        files = ("docs.css", "docs.js", "docs/document.js", "docs/operation.js", "docs/request.js")
+        total = compressed("/docs") + sum(compressed(f"/console/{file}") for file in files)
+
+        self.assertLessEqual(total, MAX_COMPRESSED_BYTES)
 
     def test_every_operation_is_shown_accessible_in_both_sizes_and_themes(self):
         names = sorted(operation["operationId"] for item in document()["paths"].values()
