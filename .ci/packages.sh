@@ -11,9 +11,11 @@ if ! minor=$(PATH="$PATH:$HOME/.cargo/bin" cargo --version 2>/dev/null | cut -d.
   [ -z "$minor" ] || [ "$minor" -lt 87 ]; then
   BUILD_PACKAGES+=(cargo-web rustc-web)
 fi
-# openssl makes the certificates of the end-to-end tests of TLS, chromium walks the console.
+# openssl makes the certificates of the end-to-end tests of TLS, chromium walks the console. zsh, fish and mandoc
+# check completions and manual pages.
 TEST_PACKAGES=(
   libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3 python3-venv chromium
+  zsh fish mandoc groff-base
 )
 
 # install_packages NAME…: installs the missing packages. Without root, prints the command and exits.

@@ -17,9 +17,9 @@ struct ServerAddress {
 
 // What a command line says about a server; empty members were not given.
 struct AddressWish {
-  std::string url;
-  std::filesystem::path key_file;
-  std::filesystem::path data_dir;  // of a server of this machine; may hold admin.key
+  std::string url{};
+  std::filesystem::path key_file{};
+  std::filesystem::path data_dir{};  // of a server of this machine; may hold admin.key
 };
 
 // Fills in the environment: TANDEM_URL, TANDEM_API_KEY and TANDEM_ADMIN_KEY. A key file is for all
