@@ -11,7 +11,8 @@ from support import ADMIN_KEY, API_KEY, HOSTILE_NAME, KEYED_URL, MODEL, OPEN_URL
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "config" / "data" / "pirate-stories.jsonl"
 MODEL_FILES = pathlib.Path(__file__).resolve().parents[2] / "config" / "models" / MODEL
-GOOD = json.dumps({"messages": [{"role": "user", "content": "Hi"},
+# The embedded model's template keeps the content words of a question.
+GOOD = json.dumps({"messages": [{"role": "user", "content": "A story about a dog."},
                                 {"role": "assistant", "content": "Ahoy!"}]})
 
 
@@ -64,8 +65,8 @@ class Data(StudioCase):
         first = page.get_by_role("listbox", name="Sample 1, learned tokens marked")
         learned = "".join(first.locator(".tok.loss:not(.special)").all_text_contents())
         self.assertIn("Ahoy!", learned)
-        self.assertNotIn("Hi", learned)
-        self.assertIn("Hi", "".join(first.locator(".tok.masked").all_text_contents()))
+        self.assertNotIn("dog", learned)
+        self.assertIn("dog", "".join(first.locator(".tok.masked").all_text_contents()))
         self.assertIn("/examine", self.curl_text(page.locator("form.card")))
         self.check_axe(page)
         self.check_fits(page)

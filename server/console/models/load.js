@@ -19,7 +19,7 @@ export class LoadCard {
     this.pin = h('input', {type: 'checkbox'});
     this.modelOnly = h('div.grid.tight', null, field('Weights', this.dtype), field('Context', this.context, 'tokens'));
     this.pinned = h('label.check', null, this.pin, 'Keep it when idle (pin)');
-    this.result = h('div', {'aria-live': 'polite'});
+    this.result = h('div.result', {'aria-live': 'polite'});
     this.more = h('p.muted');
     this.planButton = button('What would it need?', app.try(() => this.plan()));
     this.el = h('form.card', {hidden: true, oninput: () => { fill(this.result); this.curl.update(); }, onsubmit: (event) => { event.preventDefault(); this.load(); }},

@@ -60,7 +60,7 @@ export class NewJob {
     const fields = Object.fromEntries(NUMBERS.map(([key, label, , , , hint]) => [key, field(label, this.inputs[key], hint && !hint.match(/^\d+$/) ? hint : null)]));
     this.fields = fields;
     this.format = params.get('format') ?? 'auto';
-    this.plan = h('div', {'aria-live': 'polite'});
+    this.plan = h('div.result', {'aria-live': 'polite'});
     this.planButton = h('button.primary', {type: 'submit'}, 'Plan');
     this.curl = curl(() => [{path: '/v1/fine_tuning/plan', body: this.read()}, {path: '/v1/fine_tuning/jobs', body: this.read()}]);
     const changed = () => { this.show(); this.curl.update(); fill(this.plan); };

@@ -16,7 +16,7 @@ std::string OllamaTime(std::chrono::system_clock::time_point time) {
   gmtime_r(&seconds, &parts);
   std::array<char, 24> date{};
   std::strftime(date.data(), date.size(), "%Y-%m-%dT%H:%M:%S", &parts);
-  std::array<char, 16> fraction{};
+  std::array<char, 24> fraction{};  // of any integer, for the compiler
   std::snprintf(fraction.data(), fraction.size(), ".%06lldZ", static_cast<long long>(micros));
   return std::string(date.data()) + fraction.data();
 }

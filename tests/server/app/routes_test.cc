@@ -23,8 +23,9 @@ TEST(Routes, OnlyThePublicRoutesAreOpen) {
     if (route.access == Access::kOpen) open.insert(route.method + " " + route.pattern);
   }
 
-  EXPECT_EQ(open, (std::set<std::string>{"GET /", "GET /health", "GET /ready", "GET /version",
-                                         "GET /openapi.json"}));
+  EXPECT_EQ(open,
+            (std::set<std::string>{"GET /", "GET /health", "GET /ready", "GET /version",
+                                   "GET /openapi.json", "GET /docs", "GET /console/{file+}"}));
 }
 
 TEST(Routes, EveryAdministrativeRouteNeedsTheAdminKey) {
