@@ -30,7 +30,7 @@ struct ModelAnswer {
   std::optional<Error> fault;  // why the answer broke off; unset: it did not
 
   bool is_empty() const { return text.empty() && reasoning.empty() && tool_calls.empty(); }
-  // Of generation, without the prompt where the two can be told apart; 0 if unknown.
+  // Speed of the generation; includes the prompt if all tokens came at once. 0: unknown.
   double TokensPerSecond() const;
   // One line for people: "24 tokens, 81.2 tokens/s, …".
   std::string Statistics() const;

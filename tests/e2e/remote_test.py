@@ -7,7 +7,6 @@
 import json
 import os
 import re
-import signal
 import subprocess
 
 import harness
@@ -16,6 +15,7 @@ from pseudo_terminal import CTRL_C, Terminal
 
 CHATS = ROOT / "config" / "data" / "pirate-stories.jsonl"
 MODEL = "tandem-stories"
+LONG = ("--epochs", "50")  # a job that no test awaits
 
 
 class RemoteCase(Case):
@@ -41,8 +41,8 @@ class RemoteCase(Case):
         text = self.tandem(*arguments)[0]
         return [re.split(r"  +", line) for line in text.splitlines()]
 
-    def create(self, *flags, steps=4):
-        return self.tandem("ft", "create", "--model", MODEL, "--file", CHATS, "--max-steps", steps,
+    def create(self, *flags, length=("--max-steps", 4)):
+        return self.tandem("ft", "create", "--model", MODEL, "--file", CHATS, *length,
                            "--batch-size", 4, "--seed", 1, *flags)
 
 
@@ -145,7 +145,7 @@ class FineTuning(RemoteCase):
 
     def test_a_job_is_paused_resumed_and_cancelled(self):
         self.begin()
-        job = self.create(steps=100000)[0].strip()
+        job = self.create(length=LONG)[0].strip()
         self.wait_until("it runs", lambda: "running" in self.tandem("ft", "show", job)[0])
         self.tandem("ft", "pause", job)
         self.wait_until("it is paused", lambda: self.rows("jobs", "list", "--status", "paused")[1:])
@@ -162,10 +162,10 @@ class FineTuning(RemoteCase):
     def test_control_c_stops_following_and_the_job_goes_on(self):
         self.begin()
         terminal = Terminal(self.path, "ft", "create", "--model", MODEL, "--file", CHATS,
-                            "--max-steps", "100000", "--batch-size", "4", "--follow",
+                            *LONG, "--batch-size", "1", "--follow",
                             env=self.environment())
         self.addCleanup(terminal.close)
-        terminal.expect(r"\r\x1b\[Kstep [2-9]/100000")
+        terminal.expect(r"\r\x1b\[Kstep [2-9]/1000  loss")
         terminal.send(CTRL_C)
         self.assertEqual(terminal.end(), 130)
         self.assertIn("the job goes on", terminal.seen)
@@ -173,12 +173,12 @@ class FineTuning(RemoteCase):
 
     def test_a_server_that_dies_ends_the_following(self):
         self.begin()
-        job = self.create(steps=100000)[0].strip()
+        job = self.create(length=LONG)[0].strip()
         follower = subprocess.Popen([harness.BINARY, "ft", "events", job, "--follow"],
                                     env=self.environment(), stdout=subprocess.PIPE,
                                     stderr=subprocess.PIPE, text=True)
         follower.stdout.readline()
-        self.server.process.send_signal(signal.SIGKILL)
+        self.server.kill()
         _, fault = follower.communicate(timeout=harness.PATIENCE_S)
         self.assertEqual(follower.returncode, 74)
         self.assertIn("has gone in the middle", fault)
