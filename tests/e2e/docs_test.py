@@ -174,7 +174,7 @@ def pages():
 
 
 class Manual(Case):
-    """Every page runs by itself in a new directory; the pages share a home and a cache."""
+    """Every page runs by itself in a new directory and home; the pages share a cache."""
 
     def setUp(self):
         super().setUp()
@@ -187,10 +187,9 @@ class Manual(Case):
         self.address = f"127.0.0.1:{port}"
         self.environment = {
             "PATH": f"{self.programs}:{os.environ['PATH']}", "LANG": "C.UTF-8",
-            "HOME": str(self.path / "home"), "XDG_CACHE_HOME": str(self.path / "cache"),
+            "XDG_CACHE_HOME": str(self.path / "cache"),
             "TEST_BINARY": str(pathlib.Path(harness.BINARY).resolve()), "TEST_PORT": str(port),
             "TEST_DIR": str(self.path), "TANDEM_URL": f"http://{self.address}"}
-        (self.path / "home").mkdir()
 
     def tearDown(self):
         self.stop_server()
@@ -207,7 +206,8 @@ class Manual(Case):
         blocks = [block for block in blocks_of(page.relative_to(ROOT)) if block.is_run]
         if not blocks:
             return {}
-        outputs = run_script(self, blocks, self.address, folder, self.environment)
+        outputs = run_script(self, blocks, self.address, folder,
+                             dict(self.environment, HOME=str(folder)))
         self.stop_server()
         return outputs
 
