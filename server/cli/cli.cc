@@ -53,6 +53,7 @@ int RunVerb(int argc, char** argv) {
   CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
   app.require_subcommand(1);
   app.set_version_flag("--version", VersionLine, "print version, commit and build");
+  app.set_help_flag("-h,--help", "print this help");
   app.formatter(MakeHelpFormatter());
   int exit_code = 0;
   for (const Verb& verb : Verbs()) {

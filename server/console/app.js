@@ -149,7 +149,8 @@ function start() {
   fill(document.getElementById('bar'),
     h('span.brand', null, 'Tandem ', version),
     h('nav', {'aria-label': 'Screens'}, [...links.values()]),
-    h('div.tools', null, keyButton, themeButton()));
+    h('div.tools', null, h('a.muted', {href: '/docs', style: {'align-self': 'center', 'margin-inline': '.5rem'}}, 'API'),
+      keyButton, themeButton()));
   document.querySelector('.skip').addEventListener('click', (event) => { event.preventDefault(); main.focus(); });
   addEventListener('hashchange', () => { takeKeyFromAddress(); show(); });
   request('GET', '/version', undefined, {ask: false}).then((v) => { version.textContent = clip(v.version, 20); }, () => {});

@@ -1,10 +1,12 @@
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/base/utf8.h"
+#include "engine/chat/chat_template.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/generate.h"
@@ -107,12 +109,32 @@ void Detokenize(const HandlerContext& context, Request request, ResponseWriter w
   writer.Json(200, out.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
+// GET /tokenizer_info. Evaluation programs look for it before they use /tokenize.
+void TokenizerInfo(const HandlerContext& context, Request request, ResponseWriter writer) {
+  const std::string* name = request.FindQuery("model");
+  const auto model = context.models.Find(name != nullptr ? std::optional(*name) : std::nullopt,
+                                         ViewerOf(context, request));
+  const engine::LoadedModel& loaded = model->loaded();
+  const auto text = [](const std::string& token) { return token.empty() ? Json() : Json(token); };
+  Json out;
+  out["tokenizer_class"] = "tandem";
+  out["bos_token"] = text(loaded.bos_text);
+  out["eos_token"] = text(loaded.eos_text);
+  out["add_bos_token"] = loaded.add_bos;
+  out["model_max_length"] = loaded.max_model_len;
+  out["vocab_size"] = loaded.vocab_size;
+  const auto& chat_template = loaded.chat_template;
+  out["chat_template"] = chat_template ? Json(std::string(chat_template->source())) : Json();
+  writer.Json(200, out.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
 }  // namespace
 
 std::span<const Endpoint> TokenizeEndpoints() {
   static constexpr Endpoint kEndpoints[] = {
       {"POST", "/tokenize", Tokenize},
       {"POST", "/detokenize", Detokenize},
+      {"GET", "/tokenizer_info", TokenizerInfo},
   };
   return kEndpoints;
 }

@@ -42,7 +42,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"engine/model/families", {"engine/base", "engine/io", "engine/ops"}},
     // Reads files by the architectures of the families.
     {"engine/formats/gguf", {"engine/base", "engine/formats/stored", "engine/model/families"}},
-    {"engine/sched", {"engine/base", "engine/kv"}},
+    {"engine/sched", {"engine/base", "engine/kv", "engine/api"}},
     {"engine/tokenizer/normalizers",
      {"engine/base", "engine/tokenizer/files", "engine/tokenizer/text", "engine/tokenizer/models"}},
     {"engine/formats",

@@ -15,8 +15,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::chrono::seconds kLineInterval{10};
-constexpr const char* kClearLine = "\r\x1b[K";
+constexpr std::chrono::seconds kFiguresInterval{10};
+constexpr const char* kEraseLine = "\r\x1b[K";
 
 std::string NumberCell(const Json& data, const char* name, const char* format) {
   const auto found = data.find(name);
@@ -65,11 +65,11 @@ void JobProgress::Take(const Json& event) {
     const int columns = TerminalWidth(STDERR_FILENO) - 1;
     const std::string shown =
         DisplayWidth(figures) > columns ? FitColumns(figures, columns) : figures;
-    std::fprintf(stderr, "%s%s", kClearLine, shown.c_str());
+    std::fprintf(stderr, "%s%s", kEraseLine, shown.c_str());
     std::fflush(stderr);
     has_line_ = true;
   } else if (last_shown_ == std::chrono::steady_clock::time_point() ||
-             now - last_shown_ >= kLineInterval) {
+             now - last_shown_ >= kFiguresInterval) {
     std::fprintf(stderr, "%s\n", figures.c_str());
     last_shown_ = now;
   }

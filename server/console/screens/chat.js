@@ -65,7 +65,7 @@ class ChatScreen {
     this.chat = chat;
     for (const lane of chat.lanes) lane.model ||= this.served[0]?.id ?? '';
     this.build();
-    fill(this.side, h('h2', null, 'Settings'), settings(chat, (isReset) => { if (isReset) this.open(chat); this.curl.update(); this.save(); }));
+    fill(this.side, h('h2', null, 'Settings'), settings(chat, (isReset) => { if (isReset) this.open(chat); this.curl.update(); clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 500); }));
   }
 
   build() {

@@ -24,6 +24,7 @@ PATCH = """\
 """
 PLAIN = "Grüße! I am a small model, and I always give this answer. 🦊"
 SUNNY = "It is sunny in Paris, 21 °C."
+THOUGHT = "I look out of the window."
 BOTH = "Paris is sunny; Oslo has snow."
 ADA = {"name": "Ada Lovelace", "age": 36, "languages": ["English", "French"]}
 REPORT = {"city": "Paris", "degrees": 21}
@@ -33,6 +34,7 @@ SCRIPTS = {
     "weather": [call("get_weather", city="Paris"), SUNNY],
     "pair": ["I ask for both.\n" + call("get_weather", city="Paris") + "\n"
              + call("get_weather", city="Oslo"), BOTH],
+    "thought": [f"<think>{THOUGHT}</think>{SUNNY}"],
     "person": [json.dumps(ADA)],
     "report": [call("get_weather", city="Paris"), json.dumps(REPORT)],
     # Frameworks that return an object through a tool of their own.
@@ -55,4 +57,4 @@ SCRIPTS = {
 
 # What the suites expect, by name.
 EXPECTED = {"plain": PLAIN, "sunny": SUNNY, "both": BOTH, "ada": ADA, "report": REPORT,
-            "patch": PATCH}
+            "patch": PATCH, "thought": THOUGHT}
