@@ -10,9 +10,9 @@ inline constexpr const char* kDefaultServerUrl = "http://127.0.0.1:8080";
 
 // Where a server answers, and the keys that it may get.
 struct ServerAddress {
-  std::string url;        // http or https, without "/v1" and a final slash
-  std::string api_key;    // empty: none
-  std::string admin_key;  // for paths below /admin; empty: api_key
+  std::string url = {};        // http or https, without "/v1" and a final slash
+  std::string api_key = {};    // empty: none
+  std::string admin_key = {};  // for paths below /admin; empty: api_key
 };
 
 // What a command line says about a server; empty members were not given.

@@ -43,8 +43,9 @@ class Files(unittest.TestCase):
         self.assertEqual(gzip.decompress(zipped), plain)
         status, _, body = get("/console/app.js", {"If-None-Match": headers["etag"]})
         self.assertEqual((status, body), (304, b""))
-        for missing in ("/console/nothing.js", "/console/assets.cc", "/console/%2e%2e/README.md"):
+        for missing in ("/console/nothing.js", "/console/assets.cc", "/console/README.md"):
             self.assertEqual(get(missing)[0], 404, missing)
+        self.assertEqual(get("/console/%2e%2e/README.md")[0], 400)
 
     def test_the_policy_admits_no_other_origin_and_no_inline_script(self):
         policy = get("/", {"Accept": "text/html"})[1]["content-security-policy"]

@@ -208,8 +208,8 @@ void AddRunFlags(CLI::App& command, const std::shared_ptr<RunFlags>& flags) {
   const std::string usage =
       "Without a prompt on a terminal: a chat; /help lists its commands. Otherwise one answer:\n"
       "standard input follows the prompt, and standard output gets only the answer.\n"
-      "--url answers with a model of a running server. Ctrl-C stops an answer (exit code 130).\n";
-  command.footer(usage + command.get_footer());
+      "--url answers with a model of a running server. Ctrl-C stops an answer (exit code 130).";
+  command.footer(usage);
 }
 
 }  // namespace
