@@ -10,7 +10,8 @@ import tempfile
 import support
 from support import run
 
-MIRROR = os.environ.get("TANDEM_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+# By default the one that debootstrap knows.
+MIRROR = os.environ.get("TANDEM_DEBIAN_MIRROR", "")
 # What minimal systems lack and the package needs, besides the libraries.
 TOOLS = {"adduser", "init-system-helpers"}
 
@@ -42,12 +43,14 @@ def unpack(folder, release="bookworm", packages=frozenset(), mirror=MIRROR, opti
     if not archive.exists():
         archive.parent.mkdir(exist_ok=True)
         made = pathlib.Path(tempfile.mkdtemp(prefix="tandem-root-"))
+        made.chmod(0o755)
         # Syncing each file takes minutes on a busy disk, and a broken root is made again.
         settings = made / "etc" / "dpkg" / "dpkg.cfg.d"
         settings.mkdir(parents=True)
         (settings / "unsafe-io").write_text("force-unsafe-io\n")
         include = [f"--include={names}"] if names else []
-        done = subprocess.run(["debootstrap", "--variant=minbase", *include, *options, release, str(made), mirror],
+        done = subprocess.run(["debootstrap", "--variant=minbase", *include, *options, release, str(made),
+                               *([mirror] if mirror else [])],
                               capture_output=True, text=True, timeout=900, check=False)
         if done.returncode != 0:
             log = made / "debootstrap" / "debootstrap.log"

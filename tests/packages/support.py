@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path()
 DIST = pathlib.Path()
 PATIENCE_S = 120
+CHROOT = shutil.which("chroot", path="/usr/sbin:/usr/bin")
 WISH = {"model": "tandem-stories", "max_tokens": 12, "temperature": 0,
         "messages": [{"role": "user", "content": "Tell me a story about a dog."}]}
 
@@ -49,7 +50,7 @@ def run(*command, code=0, **options):
 
 def inside(root, *command, user=None):
     """The command line that runs a command with `root` as its file system."""
-    chroot = ["chroot", *([f"--userspec={user}"] if user else []), str(root), *command]
+    chroot = [CHROOT, *([f"--userspec={user}"] if user else []), str(root), *command]
     # Without root: root of a new user namespace, where the system permits one.
     return chroot if is_root() else ["unshare", "--map-root-user", *chroot]
 
