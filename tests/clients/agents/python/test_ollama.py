@@ -1,6 +1,7 @@
 """Ollama's Python client: chats, prompts, tools, thoughts, objects, embeddings, lists, pulls."""
 
 import asyncio
+import functools
 import json
 import os
 import unittest
@@ -12,6 +13,7 @@ from support import ADA, EXPECTED, KEY, MODEL, URL, Person, asked, get_weather
 ADMIN_KEY = os.environ["TANDEM_TEST_ADMIN_KEY"]
 
 
+@functools.cache
 def client(key=KEY):
     return ollama.Client(host=URL, headers={"Authorization": f"Bearer {key}"})
 
