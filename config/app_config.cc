@@ -51,6 +51,16 @@ Number ParseNumber(const ConfigKey& key, const std::string& text, const char* ki
   return value;
 }
 
+std::vector<std::string> SplitChoices(std::string_view choices) {
+  std::vector<std::string> words;
+  while (!choices.empty()) {
+    const size_t bar = std::min(choices.find('|'), choices.size());
+    words.emplace_back(choices.substr(0, bar));
+    choices.remove_prefix(std::min(bar + 1, choices.size()));
+  }
+  return words;
+}
+
 bool IsChoice(std::string_view choices, std::string_view text) {
   while (!choices.empty()) {
     const size_t bar = std::min(choices.find('|'), choices.size());
@@ -87,7 +97,8 @@ bool IsHostPattern(std::string_view text) {
 
 void CheckText(const ConfigKey& key, const std::string& text) {
   if (!key.choices.empty() && !IsChoice(key.choices, text)) {
-    throw Unusable{"must be one of " + std::string(key.choices) + Quoted(key, text)};
+    throw Unusable{"must be one of " + std::string(key.choices) + Quoted(key, text) +
+                   DidYouMean(text, SplitChoices(key.choices))};
   }
   if (key.name == "metrics-namespace" && !IsMetricPrefix(text)) {
     throw Unusable{"must be letters, digits and underscores, not starting with a digit" +

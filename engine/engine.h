@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "engine/api/generation.h"
+#include "engine/api/histogram.h"
 #include "engine/api/loaded_model.h"
 #include "engine/api/options.h"
 #include "engine/api/stats.h"
 #include "engine/base/error.h"
-#include "engine/base/histogram.h"
 #include "engine/base/ids.h"
 #include "engine/base/memory_ledger.h"
 #include "engine/sampling/sampling_params.h"

@@ -11,30 +11,26 @@ install(CODE "
     \"${destination}/${CMAKE_INSTALL_DOCDIR}/LICENSES.txt\" ${cargo_argument} COMMAND_ERROR_IS_FATAL ANY)"
   COMPONENT program)
 
-if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/manual/completion_scripts.cc)
-  foreach(place
-      bash=bash-completion/completions/tandem
-      zsh=zsh/vendor-completions/_tandem
-      fish=fish/vendor_completions.d/tandem.fish)
-    string(REGEX MATCH "^([a-z]+)=(.*)$" place ${place})
-    set(file "${destination}/${CMAKE_INSTALL_DATADIR}/${CMAKE_MATCH_2}")
-    install(CODE "
-      set(file \"${file}\")
-      cmake_path(GET file PARENT_PATH folder)
-      file(MAKE_DIRECTORY \"\${folder}\")
-      execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" completion ${CMAKE_MATCH_1} OUTPUT_FILE \"\${file}\"
-        COMMAND_ERROR_IS_FATAL ANY)"
-      COMPONENT completions)
-  endforeach()
-endif()
-
-if(EXISTS ${CMAKE_SOURCE_DIR}/server/cli/manual/man_page.cc)
+foreach(place
+    bash=bash-completion/completions/tandem
+    zsh=zsh/vendor-completions/_tandem
+    fish=fish/vendor_completions.d/tandem.fish)
+  string(REGEX MATCH "^([a-z]+)=(.*)$" place ${place})
+  set(file "${destination}/${CMAKE_INSTALL_DATADIR}/${CMAKE_MATCH_2}")
   install(CODE "
-    set(folder \"${destination}/${CMAKE_INSTALL_MANDIR}\")
+    set(file \"${file}\")
+    cmake_path(GET file PARENT_PATH folder)
     file(MAKE_DIRECTORY \"\${folder}\")
-    execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" man --dir \"\${folder}\" COMMAND_ERROR_IS_FATAL ANY)"
-    COMPONENT man)
-endif()
+    execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" completion ${CMAKE_MATCH_1} OUTPUT_FILE \"\${file}\"
+      COMMAND_ERROR_IS_FATAL ANY)"
+    COMPONENT completions)
+endforeach()
+
+install(CODE "
+  set(folder \"${destination}/${CMAKE_INSTALL_MANDIR}\")
+  file(MAKE_DIRECTORY \"\${folder}\")
+  execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" man --dir \"\${folder}\" COMMAND_ERROR_IS_FATAL ANY)"
+  COMPONENT man)
 
 # The places are fixed, so this component is for packages: DESTDIR leads into the package.
 install(FILES config/deploy/tandem.service DESTINATION /usr/lib/systemd/system COMPONENT service EXCLUDE_FROM_ALL)

@@ -1,7 +1,6 @@
 # tandem_portable: the same program as one static file, for every x86-64 Linux (config/packaging/README.md).
 # `cmake --build build/release --target tandem_portable` writes build/release/portable/tandem and tandem.debug.
 
-set(TANDEM_DEBIAN_MIRROR "http://deb.debian.org/debian" CACHE STRING "Where tandem_portable gets simdjson's source")
 set(packaging ${CMAKE_SOURCE_DIR}/config/packaging)
 set(portable_dir ${CMAKE_BINARY_DIR}/portable)
 
@@ -13,7 +12,7 @@ add_custom_command(OUTPUT ${portable_dir}/icu_data.o
   DEPENDS ${packaging}/trim_icu_data.py COMMENT "Trimming ICU's data" VERBATIM)
 
 add_custom_command(OUTPUT ${portable_dir}/simdjson/simdjson.cpp
-  COMMAND ${packaging}/fetch_simdjson ${portable_dir}/simdjson ${TANDEM_DEBIAN_MIRROR}
+  COMMAND ${packaging}/fetch_simdjson ${portable_dir}/simdjson
   DEPENDS ${packaging}/fetch_simdjson COMMENT "Fetching Debian's source of simdjson" VERBATIM)
 
 # Third-party code of which Debian has no static archive, and the start of the portable program.

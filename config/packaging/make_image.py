@@ -84,7 +84,7 @@ def json_bytes(value):
 
 def image_of(layer, version):
     """The files of the archive by name."""
-    packed = gzip.compress(layer, mtime=0)
+    packed = gzip.compress(layer, compresslevel=6, mtime=0)
     config = json_bytes(config_of(layer, version))
     files = {}
 

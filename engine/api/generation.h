@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/api/pooling.h"
+#include "engine/api/work_class.h"
 #include "engine/base/error.h"
 #include "engine/base/ids.h"
-#include "engine/base/work_class.h"
 #include "engine/sampling/sampling_params.h"
 
 namespace tandem::engine {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/histogram.h"
+#include "engine/api/histogram.h"
 
 namespace tandem::engine {
 

@@ -24,15 +24,21 @@ inline size_t EditDistance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// The known word closest to a misspelt one; empty if none is close.
+// The known word closest to a misspelt one; empty if none is close. A typo has at most one edit per
+// three characters, or two edits in a short word.
 inline std::string NearestWord(std::string_view word, const std::vector<std::string>& known) {
   const auto nearest =
       std::min_element(known.begin(), known.end(), [&](const std::string& a, const std::string& b) {
         return EditDistance(word, a) < EditDistance(word, b);
       });
-  // A typo has at most one edit per three characters, or two edits in a short word.
   const size_t most = std::max<size_t>(2, word.size() / 3);
   return nearest == known.end() || EditDistance(word, *nearest) > most ? "" : *nearest;
+}
+
+// "; did you mean NEAREST?", or nothing if no known word is close.
+inline std::string DidYouMean(std::string_view word, const std::vector<std::string>& known) {
+  const std::string nearest = NearestWord(word, known);
+  return nearest.empty() ? "" : "; did you mean " + nearest + "?";
 }
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/base/progress.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/crc32c.h"
 
@@ -63,6 +64,7 @@ std::optional<std::string> FindDamage(const MappedFile& file, std::string_view s
   if (SumAt(sums, n_pieces) != Crc32c(0, std::as_bytes(std::span(of_pieces)))) {
     return "its checksum file is damaged";
   }
+  ProgressTask task("loading packed weights", "bytes", static_cast<int64_t>(bytes.size()));
   std::atomic<size_t> first_bad{n_pieces};
   pool.ParallelFor(static_cast<int64_t>(n_pieces), [&](int64_t index, int) {
     const auto i = static_cast<size_t>(index);
@@ -70,6 +72,7 @@ std::optional<std::string> FindDamage(const MappedFile& file, std::string_view s
     const auto piece = bytes.subspan(begin, std::min(kSumPieceBytes, bytes.size() - begin));
     const bool is_good = Crc32c(0, piece) == SumAt(sums, i);
     file.LetGo(piece);
+    task.Add(static_cast<int64_t>(piece.size()));
     size_t known = first_bad.load();
     while (!is_good && i < known && !first_bad.compare_exchange_weak(known, i)) {
     }

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/api/work_class.h"
 #include "engine/base/ids.h"
-#include "engine/base/work_class.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/sched/batch_plan.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/work_class.h"
 #include "engine/base/ids.h"
-#include "engine/base/work_class.h"
 
 namespace tandem::engine {
 

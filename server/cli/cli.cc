@@ -12,6 +12,7 @@
 #include "server/cli/manual/usage.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/exit_codes.h"
+#include "server/terminal/visible_text.h"
 
 namespace tandem::server {
 namespace {
@@ -52,6 +53,7 @@ int RunVerb(int argc, char** argv) {
   CLI::App app("Tandem trains and serves language models on one engine.", "tandem");
   app.require_subcommand(1);
   app.set_version_flag("--version", VersionLine, "print version, commit and build");
+  app.set_help_flag("-h,--help", "print this help");
   app.formatter(MakeHelpFormatter());
   int exit_code = 0;
   for (const Verb& verb : Verbs()) {
@@ -73,7 +75,8 @@ int RunCli(int argc, char** argv) {
   int exit_code = kExitDone;
   const std::optional<Error> error = Attempt([&] { exit_code = RunVerb(argc, argv); });
   if (!error) return exit_code;
-  std::fprintf(stderr, "tandem: %s\n", error->what());
+  // Names of files and texts of servers may hold escapes.
+  std::fprintf(stderr, "tandem: %s\n", VisibleText(error->what()).c_str());
   return ExitCodeOf(*error);
 }
 

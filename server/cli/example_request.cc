@@ -40,6 +40,10 @@ std::string ExampleRequest(const std::string& base_url, const ServedModel& model
   return command + "    -d " + ShellQuoted(body.dump());
 }
 
+std::string ExampleChat(const std::string& base_url, const ServedModel& model) {
+  return "tandem run --url " + base_url + " " + ShellQuoted(model.id);
+}
+
 std::string ConsoleAddress(const std::string& base_url, const std::string& key) {
   if (key.empty()) return base_url + "/";
   std::string address = base_url + "/#key=";

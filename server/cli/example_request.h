@@ -12,6 +12,9 @@ namespace tandem::server {
 std::string ExampleRequest(const std::string& base_url, const ServedModel& model,
                            const std::string& key_variable);
 
+// The command that chats with the model in a terminal.
+std::string ExampleChat(const std::string& base_url, const ServedModel& model);
+
 // Address of the console, with a key that the page takes once from the fragment. Browsers do not
 // send fragments. Only for a terminal: logs and files must not hold keys. Empty key: none.
 std::string ConsoleAddress(const std::string& base_url, const std::string& key);

@@ -102,6 +102,9 @@ StopOnSignal::~StopOnSignal() {
 void LowerPriority(int64_t memory_max_bytes) {
   const sched_param parameters{};
   sched_setscheduler(0, SCHED_IDLE, &parameters);
+  // Linux shares the processor among sessions first (autogroup). An idle process of a busy session
+  // would take that session's whole share, so the job's own session gets the smallest one.
+  if (getsid(0) == getpid()) std::ofstream("/proc/self/autogroup") << "19\n";
   std::ofstream("/proc/self/oom_score_adj") << "1000\n";
   if (memory_max_bytes <= 0) return;
   const auto bytes = static_cast<rlim_t>(memory_max_bytes);

@@ -40,8 +40,8 @@ class StopOnSignal {
   std::thread watcher_;
 };
 
-// Lets a job yield to everything else on the machine: SCHED_IDLE, and the highest OOM score. A
-// refusal of these is ignored. A positive `memory_max_bytes` also bounds the data segment; throws
+// Lets a job yield to everything else on the machine: SCHED_IDLE, the smallest share of its own
+// session, and the highest OOM score. A refusal of these is ignored. A positive `memory_max_bytes` also bounds the data segment; throws
 // kUnavailable if that fails.
 void LowerPriority(int64_t memory_max_bytes);
 

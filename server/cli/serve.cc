@@ -165,6 +165,8 @@ void Announce(App& app, const AppConfig& config, const std::string& admin_key) {
     std::printf("\nTry it:\n  %s\n\n", ExampleRequest(app.base_url(), *models.front().model,
                                                       app.requires_key() ? "TANDEM_API_KEY" : "")
                                            .c_str());
+    std::printf("Or chat in a terminal:\n  %s\n\n",
+                ExampleChat(app.base_url(), *models.front().model).c_str());
   }
   if (!config.no_console) {
     // Only a terminal gets the key: a file or a service's journal would keep it.

@@ -7,6 +7,12 @@ namespace {
 
 constexpr Verb kVerbs[] = {
     {"serve", "serve models over HTTP", AddServe},
+    {"run", "chat with a model, or answer one prompt", AddRun},
+    {"chat", "the same as run", AddRun},
+    {"models", "list the models of a server", AddModels},
+    {"ps", "show the loaded models of a server, with their memory and requests", AddPs},
+    {"jobs", "list, show, follow, pause and cancel the jobs of a server", AddJobs},
+    {"ft", "fine-tune a model on a server: create, list, show, follow, pause and cancel", AddFt},
     {"keys", "create, list and revoke the API keys of a server", AddKeys},
     {"generate", "print a model's continuation of a prompt", AddGenerate},
     {"pull", "fetch a model from the Hugging Face hub into its cache", AddPull},

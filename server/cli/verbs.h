@@ -21,6 +21,12 @@ std::span<const Verb> Verbs();
 // Each declares the options of its subcommand. If the verb is given, CLI11's callback runs it and
 // sets exit_code; errors are thrown.
 void AddServe(CLI::App& command, int& exit_code);
+// The next five are in server/cli/remote.
+void AddRun(CLI::App& command, int& exit_code);
+void AddModels(CLI::App& command, int& exit_code);
+void AddPs(CLI::App& command, int& exit_code);
+void AddJobs(CLI::App& command, int& exit_code);
+void AddFt(CLI::App& command, int& exit_code);
 void AddGenerate(CLI::App& command, int& exit_code);
 void AddPull(CLI::App& command, int& exit_code);
 void AddKeys(CLI::App& command, int& exit_code);

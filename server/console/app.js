@@ -137,7 +137,7 @@ async function show() {
     if (name === id) link.setAttribute('aria-current', 'page'); else link.removeAttribute('aria-current');
   }
   document.title = `${title} · Tandem`;
-  const root = h(`section.screen.${id}`, {'aria-label': title});
+  const root = h(`section.screen.${id}`);
   fill(main, root);
   screen.mount(root, app);
 }
@@ -149,7 +149,8 @@ function start() {
   fill(document.getElementById('bar'),
     h('span.brand', null, 'Tandem ', version),
     h('nav', {'aria-label': 'Screens'}, [...links.values()]),
-    h('div.tools', null, keyButton, themeButton()));
+    h('div.tools', null, h('a.muted', {href: '/docs', style: {'align-self': 'center', 'margin-inline': '.5rem'}}, 'API'),
+      keyButton, themeButton()));
   document.querySelector('.skip').addEventListener('click', (event) => { event.preventDefault(); main.focus(); });
   addEventListener('hashchange', () => { takeKeyFromAddress(); show(); });
   request('GET', '/version', undefined, {ask: false}).then((v) => { version.textContent = clip(v.version, 20); }, () => {});

@@ -57,6 +57,15 @@ Json MetricsOf(const Json& row, int64_t total_steps) {
   return data;
 }
 
+// Paths below the job's directory, relative to it: clients need not know where the server works.
+std::string WithoutDirectory(std::string text, const std::filesystem::path& dir) {
+  const std::string prefix = dir.string() + "/";
+  for (size_t at = 0; (at = text.find(prefix, at)) != std::string::npos;) {
+    text.erase(at, prefix.size());
+  }
+  return text;
+}
+
 std::filesystem::path MetricsFile(const Job& job) { return job.dir / "metrics.jsonl"; }
 
 }  // namespace
@@ -101,7 +110,9 @@ bool FineTuningEvents::ReadMessages(bool is_over, std::vector<Json>* events) {
     if (kind == "step") continue;  // metrics.jsonl has the steps
     Json event = Event("m", line.offset, IntAt(row, "unix_ms") / 1000);
     if (kind == "warning") event["level"] = "warn";
-    if (row.contains("message") && row["message"].is_string()) event["message"] = row["message"];
+    if (row.contains("message") && row["message"].is_string()) {
+      event["message"] = WithoutDirectory(row["message"], job_.dir);
+    }
     // Replace messages that name a path on the server.
     const int64_t step = IntAt(row, "step");
     if (kind == "sample") {

@@ -169,9 +169,9 @@ ChildProcess ChildProcess::Spawn(const Command& command) {
   ::sigemptyset(&none);
   TANDEM_CHECK(::posix_spawnattr_setsigdefault(settings.attributes(), &all) == 0);
   TANDEM_CHECK(::posix_spawnattr_setsigmask(settings.attributes(), &none) == 0);
-  TANDEM_CHECK(::posix_spawnattr_setpgroup(settings.attributes(), 0) == 0);
+  // A session of its own also makes it a process group.
   const int flags = POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK |
-                    (command.leads_group ? POSIX_SPAWN_SETPGROUP : 0);
+                    (command.leads_group ? POSIX_SPAWN_SETSID : 0);
   TANDEM_CHECK(::posix_spawnattr_setflags(settings.attributes(), static_cast<short>(flags)) == 0);
   posix_spawn_file_actions_t* actions = settings.actions();
   // The lock first: the actions below may overwrite its own descriptor number.

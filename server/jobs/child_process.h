@@ -49,9 +49,9 @@ class ChildProcess {
     bool leads_group = true;             // false: the process stays in our group and ends with it
   };
 
-  // Starts a process, by default in its own process group. It gets default signal handling, no
-  // other descriptors of ours, and an environment without the server's keys. Throws kIo if the
-  // program cannot be started, kUnavailable if the system lacks resources for it, and
+  // Starts a process, by default in its own session and process group. It gets default signal
+  // handling, no other descriptors of ours, and an environment without the server's keys. Throws
+  // kIo if the program cannot be started, kUnavailable if the system lacks resources for it, and
   // kFailedPrecondition if another process holds run.lock.
   static ChildProcess Spawn(const Command& command);
 

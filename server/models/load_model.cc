@@ -12,6 +12,7 @@
 
 #include "config/embedded_models.h"
 #include "engine/base/attempt.h"
+#include "engine/base/edit_distance.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/base/unix_time.h"
@@ -47,6 +48,27 @@ std::string NameOf(const ModelArgument& source) {
   return path.filename().string();
 }
 
+namespace {
+
+// A suggestion for a misspelt path or embedded name; empty if nothing is close.
+std::string NearPath(const std::string& text) {
+  const fs::path path(text);
+  const fs::path parent = path.parent_path();
+  std::vector<std::string> near;
+  for (const std::string_view name : config::EmbeddedModelNames()) near.emplace_back(name);
+  // A look at many entries would delay the message, and another user's directory may refuse it.
+  constexpr int kMostEntries = 1000;
+  int n = 0;
+  std::error_code error;
+  for (fs::directory_iterator at(parent.empty() ? "." : parent, error), end;
+       !error && at != end && n < kMostEntries; at.increment(error), ++n) {
+    near.push_back((parent / at->path().filename()).string());
+  }
+  return DidYouMean(text, near);
+}
+
+}  // namespace
+
 OpenedModel OpenModelArgument(const ModelArgument& source) {
   // An embedded name has no organisation, so it never causes a hub lookup.
   const std::string path = source.may_pull ? engine::PulledPath(source.path) : source.path;
@@ -61,10 +83,10 @@ OpenedModel OpenModelArgument(const ModelArgument& source) {
     embedded_names += embedded_names.empty() ? "" : ", ";
     embedded_names += name;
   }
-  throw Error(ErrorCode::kNotFound, "model '" + path +
-                                        "' is not a directory, a file, an embedded model (" +
-                                        (embedded_names.empty() ? "none" : embedded_names) +
-                                        "), or a name at the hub (ORG/NAME)");
+  throw Error(ErrorCode::kNotFound,
+              "model '" + path + "' is not a directory, a file, an embedded model (" +
+                  (embedded_names.empty() ? "none" : embedded_names) +
+                  "), or a name at the hub (ORG/NAME)" + (source.may_pull ? NearPath(path) : ""));
 }
 
 void SetDType(const std::string& dtype, engine::EngineOptions& options) {

@@ -15,11 +15,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-enum class ValueKind { kNumber, kInteger, kSwitch, kText };
+enum class SettingKind { kNumber, kInteger, kSwitch, kText };
 
 struct SettingRow {
   std::string_view name;
-  ValueKind kind;
+  SettingKind kind;
   double min;
   double max;
   std::string_view effect;
@@ -29,17 +29,18 @@ constexpr double kMostTokens = 1 << 30;
 constexpr double kMostExact = 9007199254740992;  // 2^53: the integers that JSON readers keep
 
 constexpr SettingRow kSettings[] = {
-    {"temperature", ValueKind::kNumber, 0, 2, "0 always takes the likeliest token"},
-    {"top_p", ValueKind::kNumber, 0, 1, "samples from the likeliest tokens of this probability"},
-    {"top_k", ValueKind::kInteger, -1, kMostTokens, "samples from this many tokens (0: all)"},
-    {"min_p", ValueKind::kNumber, 0, 1, "least probability, as a part of the likeliest token's"},
-    {"seed", ValueKind::kInteger, -kMostExact, kMostExact, "the same seed gives the same answer"},
-    {"max_tokens", ValueKind::kInteger, 1, kMostTokens, "most tokens of an answer"},
-    {"presence_penalty", ValueKind::kNumber, -2, 2, "against tokens that occurred"},
-    {"frequency_penalty", ValueKind::kNumber, -2, 2, "against tokens, by how often they occurred"},
-    {"repetition_penalty", ValueKind::kNumber, 0.01, 10, "above 1: against repetition"},
-    {"stop", ValueKind::kText, 1, 256, "ends the answer before this text"},
-    {"think", ValueKind::kSwitch, 0, 1, "on or off, if the chat template has such a switch"},
+    {"temperature", SettingKind::kNumber, 0, 2, "0 always takes the likeliest token"},
+    {"top_p", SettingKind::kNumber, 0, 1, "samples from the likeliest tokens of this probability"},
+    {"top_k", SettingKind::kInteger, -1, kMostTokens, "samples from this many tokens (0: all)"},
+    {"min_p", SettingKind::kNumber, 0, 1, "least probability, as a part of the likeliest token's"},
+    {"seed", SettingKind::kInteger, -kMostExact, kMostExact, "the same seed gives the same answer"},
+    {"max_tokens", SettingKind::kInteger, 1, kMostTokens, "most tokens of an answer"},
+    {"presence_penalty", SettingKind::kNumber, -2, 2, "against tokens that occurred"},
+    {"frequency_penalty", SettingKind::kNumber, -2, 2,
+     "against tokens, by how often they occurred"},
+    {"repetition_penalty", SettingKind::kNumber, 0.01, 10, "above 1: against repetition"},
+    {"stop", SettingKind::kText, 1, 256, "ends the answer before this text"},
+    {"think", SettingKind::kSwitch, 0, 1, "on or off, if the chat template has such a switch"},
 };
 
 const SettingRow& FindSetting(const std::string& name) {
@@ -63,16 +64,16 @@ std::string NumberText(double value) {
 [[noreturn]] void ThrowBadSetting(const SettingRow& row, const std::string& value) {
   std::string wanted;
   switch (row.kind) {
-    case ValueKind::kNumber:
+    case SettingKind::kNumber:
       wanted = "a number from " + NumberText(row.min) + " to " + NumberText(row.max);
       break;
-    case ValueKind::kInteger:
+    case SettingKind::kInteger:
       wanted = "an integer from " + NumberText(row.min) + " to " + NumberText(row.max);
       break;
-    case ValueKind::kSwitch:
+    case SettingKind::kSwitch:
       wanted = "on or off";
       break;
-    case ValueKind::kText:
+    case SettingKind::kText:
       wanted = "a text of 1 to 256 bytes";
       break;
   }
@@ -81,14 +82,14 @@ std::string NumberText(double value) {
 }
 
 std::optional<Json> ParseSetting(const SettingRow& row, const std::string& value) {
-  if (row.kind == ValueKind::kText) return Json(value);
-  if (row.kind == ValueKind::kSwitch) {
+  if (row.kind == SettingKind::kText) return Json(value);
+  if (row.kind == SettingKind::kSwitch) {
     if (value == "on" || value == "true") return Json(true);
     if (value == "off" || value == "false") return Json(false);
     return std::nullopt;
   }
   const char* const end = value.data() + value.size();
-  if (row.kind == ValueKind::kInteger) {
+  if (row.kind == SettingKind::kInteger) {
     int64_t number = 0;
     const auto [next, fault] = std::from_chars(value.data(), end, number);
     return fault == std::errc() && next == end ? std::optional<Json>(number) : std::nullopt;
@@ -99,12 +100,12 @@ std::optional<Json> ParseSetting(const SettingRow& row, const std::string& value
 }
 
 bool IsInRange(const SettingRow& row, const Json& value) {
-  if (row.kind == ValueKind::kSwitch) return value.is_boolean();
-  if (row.kind == ValueKind::kText) {
+  if (row.kind == SettingKind::kSwitch) return value.is_boolean();
+  if (row.kind == SettingKind::kText) {
     const size_t n_bytes = value.is_string() ? value.get_ref<const std::string&>().size() : 0;
     return n_bytes >= 1 && n_bytes <= 256;
   }
-  if (row.kind == ValueKind::kInteger ? !value.is_number_integer() : !value.is_number()) {
+  if (row.kind == SettingKind::kInteger ? !value.is_number_integer() : !value.is_number()) {
     return false;
   }
   const auto number = value.get<double>();

@@ -123,7 +123,17 @@ std::string DialogState::RequestJson(const std::string& model) const {
       request[name] = Json::parse(value);
     }
   }
+  if (!tools_.empty()) request["tools"] = Json::parse(tools_);
   return Dump(request);
+}
+
+void DialogState::LoadTools(const fs::path& file) {
+  const std::string text = engine::ReadWholeFile(file, kMaxChatBytes);
+  const Json tools = Json::parse(text, nullptr, false);
+  if (!tools.is_array()) {
+    throw Error(ErrorCode::kInvalidArgument, file.string() + " must be a JSON array of tools");
+  }
+  tools_ = Dump(tools);
 }
 
 void DialogState::Save(const fs::path& file, const std::string& model) const {
@@ -136,7 +146,9 @@ void DialogState::Save(const fs::path& file, const std::string& model) const {
 
 void DialogState::Load(const fs::path& file) {
   const std::string text = engine::ReadWholeFile(file, kMaxChatBytes);
-  *this = ParseDialog(engine::ParseUntrustedJson(text, file.string()), file.string());
+  DialogState loaded = ParseDialog(engine::ParseUntrustedJson(text, file.string()), file.string());
+  loaded.tools_ = std::move(tools_);
+  *this = std::move(loaded);
 }
 
 }  // namespace tandem::server

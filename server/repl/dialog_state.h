@@ -31,6 +31,9 @@ class DialogState {
   // Removes the last question with its answer. Returns false if there is none.
   bool DropTurn();
 
+  // Reads the `tools` of chat requests from a JSON file. Throws as Load.
+  void LoadTools(const std::filesystem::path& file);
+
   // The messages, the system prompt first, as a JSON array.
   std::string MessagesJson() const;
   // A chat request to the model, without streaming.
@@ -45,6 +48,7 @@ class DialogState {
 
  private:
   std::vector<SpokenMessage> messages_;
+  std::string tools_;  // a JSON array; empty: none
 };
 
 }  // namespace tandem::server

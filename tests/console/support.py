@@ -80,8 +80,9 @@ class ConsoleCase(unittest.TestCase):
         """The next console errors with this text are no fault."""
         self.expected_errors.append(text)
 
-    def open(self, screen="chat", url=OPEN_URL, size="desktop", scheme="light", key=None, query=""):
-        """A page of a fresh profile at a screen."""
+    def open(self, screen="chat", url=OPEN_URL, size="desktop", scheme="light", key=None, query="",
+             address=None):
+        """A page of a fresh profile at a screen, or at another address of the server."""
         context = browser().new_context(viewport=SIZES[size], color_scheme=scheme,
                                         reduced_motion="reduce", accept_downloads=True)
         self.contexts.append(context)
@@ -93,8 +94,8 @@ class ConsoleCase(unittest.TestCase):
         page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
         page.on("console", lambda message: self.note(message))
         page.on("request", lambda request: self.check_origin(url, request.url))
-        page.goto(f"{url}/#/{screen}{query}")
-        page.wait_for_selector("main h1")
+        page.goto(address or f"{url}/#/{screen}{query}")
+        page.wait_for_selector("main :is(h1, h2)")
         return page
 
     def note(self, message):
@@ -108,11 +109,15 @@ class ConsoleCase(unittest.TestCase):
         if parts.scheme not in ("data", "blob") and f"{parts.scheme}://{parts.netloc}" != url:
             self.faults.append(f"request to {target}")
 
-    def check_axe(self, page):
-        """Fails with each finding of axe-core: its rule and the first elements."""
+    def check_axe(self, page, rules=None):
+        """Fails with each finding of axe-core: its rule and the first elements. None: all rules."""
         # The policy of the page forbids inline scripts, so axe comes through the debugger.
-        page.evaluate(AXE)
-        result = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        if not page.evaluate("'axe' in window"):
+            page.evaluate(AXE)
+        options = {"resultTypes": ["violations"]}
+        if rules:
+            options["runOnly"] = rules
+        result = page.evaluate("(options) => axe.run(document, options)", options)
         findings = [f"{one['id']}: {[node['html'][:160] for node in one['nodes'][:3]]}"
                     for one in result["violations"]]
         self.assertEqual(findings, [], page.url)

@@ -155,13 +155,25 @@ class ScriptedAnswers(ConsoleCase):
         answer.locator(".reasoning summary").click()
         text = answer.inner_text()
         for part in ("<img src=x onerror=alert(1)>", "javascript:alert(3)", "<svg onload=alert(6)>",
-                     "\u241b[31mred", "\u27e8U+202E\u27e9txt.exe", "\u2407"):
+                     "\u27e8U+001B\u27e9[31mred", "\u27e8U+202E\u27e9txt.exe", "\u27e8U+0007\u27e9"):
             self.assertIn(part, text)
         for hidden in ("\x1b", "\u202e", "\u2066", "\U000e0041"):
             self.assertNotIn(hidden, page.locator("main").inner_text())
         self.assertNotIn("\u202e", page.title())
         self.check_axe(page)
         self.shot(page, "chat-hostile")
+
+    def test_the_cached_part_of_the_prompt_is_marked(self):
+        page = self.open()
+        usage = {"prompt_tokens": 7, "completion_tokens": 1, "total_tokens": 8,
+                 "prompt_tokens_details": {"cached_tokens": 3}}
+        self.answer_with(page, chunk(content="x"), {"choices": [], "usage": usage})
+        self.ask(page)
+        answer = page.locator(".message.answer")
+        self.assertIn("prompt 7 tokens, 3 from cache", answer.locator(".stats").inner_text())
+        answer.get_by_role("button", name="Prompt").click()
+        answer.locator("[role=option]").first.wait_for()
+        self.assertEqual(answer.locator("[role=option].cached").count(), 3)
 
     def test_ten_megabytes_do_not_freeze_the_page(self):
         page = self.open()

@@ -6,7 +6,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from support import ADMIN_KEY, API_KEY, KEYED_URL, OPEN_URL, SIZES, ConsoleCase
+from support import ADMIN_KEY, API_KEY, KEYED_URL, OPEN_URL, SIZES, ConsoleCase, browser
 
 MAX_COMPRESSED_BYTES = 100_000
 
@@ -43,8 +43,9 @@ class Files(unittest.TestCase):
         self.assertEqual(gzip.decompress(zipped), plain)
         status, _, body = get("/console/app.js", {"If-None-Match": headers["etag"]})
         self.assertEqual((status, body), (304, b""))
-        for missing in ("/console/nothing.js", "/console/assets.cc", "/console/%2e%2e/README.md"):
+        for missing in ("/console/nothing.js", "/console/assets.cc", "/console/README.md"):
             self.assertEqual(get(missing)[0], 404, missing)
+        self.assertEqual(get("/console/%2e%2e/README.md")[0], 400)
 
     def test_the_policy_admits_no_other_origin_and_no_inline_script(self):
         policy = get("/", {"Accept": "text/html"})[1]["content-security-policy"]
@@ -90,7 +91,9 @@ class Walk(ConsoleCase):
                         page.wait_for_selector(f".screen.{name} h1")
                         page.wait_for_load_state("networkidle") if name == "chat" else \
                             page.wait_for_timeout(300)
-                        self.check_axe(page)
+                        # Between the themes only colours differ.
+                        is_same = (size == "desktop") != (scheme == "light")
+                        self.check_axe(page, ["color-contrast"] if is_same else None)
                         self.check_fits(page)
                         self.shot(page, f"{name}-{size}-{scheme}")
 
@@ -106,6 +109,32 @@ class Walk(ConsoleCase):
         page.reload()
         page.get_by_role("button", name="Theme: dark").wait_for()
         self.assertEqual(page.evaluate(colour), dark)
+
+
+class ForeignPages(unittest.TestCase):
+    """A page of another site in the same browser; its forms need no script and no preflight."""
+
+    def test_their_forms_change_nothing(self):
+        page = browser().new_page()
+        for path, kind in (("/v1/files", "multipart/form-data"), ("/v1/batches", "text/plain"),
+                           ("/v1/chat/completions", "text/plain"),
+                           ("/v1/fine_tuning/jobs/x/cancel", "application/x-www-form-urlencoded"),
+                           ("/admin/keys", "text/plain")):
+            page.goto("about:blank")
+            page.set_content(f"<form method=post action='{OPEN_URL}{path}' enctype='{kind}'>"
+                             "<input name='{\"a\":\"' value='\"}'></form>")
+            with page.expect_navigation() as answer:
+                page.evaluate("document.forms[0].submit()")
+            self.assertIn(answer.value.status, (401, 403), path)
+            self.assertEqual(answer.value.request.headers.get("origin"), "null")
+        page.close()
+
+    def test_they_cannot_frame_the_console(self):
+        page = browser().new_page()
+        page.set_content(f"<iframe src='{OPEN_URL}/'></iframe>")
+        page.wait_for_load_state("networkidle")
+        self.assertEqual([frame.url for frame in page.frames[1:]], ["chrome-error://chromewebdata/"])
+        page.close()
 
 
 class Keys(ConsoleCase):

@@ -11,7 +11,8 @@ from support import ADMIN_KEY, API_KEY, HOSTILE_NAME, KEYED_URL, MODEL, OPEN_URL
 
 DATA = pathlib.Path(__file__).resolve().parents[2] / "config" / "data" / "pirate-stories.jsonl"
 MODEL_FILES = pathlib.Path(__file__).resolve().parents[2] / "config" / "models" / MODEL
-GOOD = json.dumps({"messages": [{"role": "user", "content": "Hi"},
+# The embedded model's template keeps the content words of a question.
+GOOD = json.dumps({"messages": [{"role": "user", "content": "A story about a dog."},
                                 {"role": "assistant", "content": "Ahoy!"}]})
 
 
@@ -64,8 +65,8 @@ class Data(StudioCase):
         first = page.get_by_role("listbox", name="Sample 1, learned tokens marked")
         learned = "".join(first.locator(".tok.loss:not(.special)").all_text_contents())
         self.assertIn("Ahoy!", learned)
-        self.assertNotIn("Hi", learned)
-        self.assertIn("Hi", "".join(first.locator(".tok.masked").all_text_contents()))
+        self.assertNotIn("dog", learned)
+        self.assertIn("dog", "".join(first.locator(".tok.masked").all_text_contents()))
         self.assertIn("/examine", self.curl_text(page.locator("form.card")))
         self.check_axe(page)
         self.check_fits(page)
@@ -147,7 +148,7 @@ class Train(StudioCase):
         page.get_by_label("Batch size").fill("4")
         page.get_by_label("Name ending").fill("console")
         page.get_by_label("Prompts").fill("Tell me a story about a dog.")
-        page.get_by_label("Every").fill("2")
+        page.get_by_label("Every", exact=True).fill("2")
         page.get_by_role("button", name="Plan").click()
         start = page.get_by_role("button", name="Start training")
         start.wait_for()
@@ -299,7 +300,7 @@ class Models(StudioCase):
         self.shot(page, "models-phone")
 
     def test_without_the_admin_key_models_are_only_listed(self):
-        self.expect_error("status of 401")
+        self.expect_error("status of 403")
         page = self.open("models", url=KEYED_URL, key=API_KEY)
         page.get_by_text("To load, unload and rename models, enter the admin key.").wait_for()
         page.get_by_role("cell", name=MODEL).first.wait_for()

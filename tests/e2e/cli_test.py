@@ -5,7 +5,10 @@
 """
 
 import json
+import os
+import pty
 import re
+import signal
 import subprocess
 import unittest
 
@@ -112,6 +115,54 @@ class Serving(Case):
         command = self.printed_example(server)
         self.assertIn("/v1/completions", command)
         self.assertTrue(self.ask(command)[0]["choices"])
+
+    def console_lines(self, server):
+        lines = []
+        for line in server.process.stdout:
+            lines.append(line)
+            if lines[-2:-1] == ["Console:\n"]:
+                return "".join(lines)
+        self.fail(f"no console: {lines}")
+
+    def test_the_address_of_the_console_has_the_key_only_on_a_terminal(self):
+        file = self.path / "admin.key"
+        file.write_text("k+ey/1\n")
+        flags = ("--admin-key-file", str(file))
+        server = self.serve(*flags, env={"TANDEM_ADMIN_KEY": ""})
+        said = self.console_lines(server) + server.process.stdout.readline()
+        self.assertIn(f"Console:\n  http://127.0.0.1:{server.address[1]}/\n", said)
+        self.assertIn(f"admin key: {file}", said)
+        self.assertIn(f"Or chat in a terminal:\n  tandem run --url http://127.0.0.1:{server.address[1]} ", said)
+        self.assertEqual(server.stop(), 0)
+        self.assertNotIn("k+ey", said + server.log_path.read_text())
+
+        control, terminal = pty.openpty()
+        with open(self.path / "log", "wb") as log:
+            process = subprocess.Popen(
+                [harness.BINARY, "serve", "--port", "0", "--data-dir", str(self.path / "other"), *flags],
+                stdout=terminal, stderr=log, stdin=subprocess.DEVNULL,
+                env={**os.environ, "TANDEM_ADMIN_KEY": "", "XDG_CACHE_HOME": str(self.path / "cache")})
+            os.close(terminal)
+            try:
+                with open(control, "r", encoding="utf-8", newline="\n", closefd=True) as shown:
+                    text = ""
+                    while "Console:\r\n" not in text or not text.endswith("\n\r\n"):
+                        text += shown.readline()
+                    self.assertRegex(text, r"Console:\r\n  http://127\.0\.0\.1:\d+/#key=k%2Bey%2F1\r\n")
+                    process.send_signal(signal.SIGTERM)
+                    self.assertEqual(process.wait(harness.PATIENCE_S), 0)
+            finally:
+                process.kill()
+                process.wait()
+        self.assertNotIn("k+ey", (self.path / "log").read_text())
+
+    def test_a_server_without_a_console_names_none(self):
+        server = self.serve("--no-console")
+        server.process.send_signal(signal.SIGTERM)
+        said = server.process.stdout.read()
+        self.assertIn("Or chat in a terminal:", said)
+        self.assertNotIn("Console", said)
+        self.assertEqual(server.stop(), 0)
 
     def test_a_context_beyond_the_models_own_is_cut_with_a_warning(self):
         server = self.serve("--max-model-len", "1000000")

@@ -179,6 +179,18 @@ class EmbeddedModel(Case):
             self.assertLess(sum(errors) / len(errors), tolerance)
             self.assertGreater(max(errors), 1e-4)  # the weights are really rounded
 
+    def test_a_request_becomes_a_line_of_its_words_and_names(self):
+        server = self.serve()
+        for request, line in (
+                ("Tell me a story about a brave dog.", "Words: brave, dog\n"),
+                ("A story about a girl named lily and Tom's red ball!", "Words: girl, Lily, Tom, red\n"),
+                ("TELL ME ABOUT A DOG", "Words: dog\n"),
+                ("Snow falls. Lily and Ben play with Lily's cat.", "Words: snow, falls, lily, Ben\n"),
+                ("Tell me a story!", "")):
+            rendered = server.post("/v1/render",
+                                   {"messages": [{"role": "user", "content": request}]})
+            self.assertEqual(rendered["text"], "<|endoftext|>" + line)
+
     def test_streamed_and_plain_answers_are_the_same_text(self):
         server = self.serve()
         for sampling in ({"temperature": 0}, {"temperature": 0.9, "seed": 11}):

@@ -27,11 +27,11 @@ def chats(animals=ANIMALS):
 
 
 class FineTuningCase(Case):
-    def upload(self, server, rows, purpose="fine-tune"):
+    def upload(self, server, rows, purpose="fine-tune", name="x.jsonl"):
         text = rows if isinstance(rows, str) else "".join(json.dumps(row) + "\n" for row in rows)
         body = ('--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\n' + purpose +
-                '\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="x.jsonl"\r\n\r\n' +
-                text + "\r\n--b--\r\n").encode()
+                '\r\n--b\r\nContent-Disposition: form-data; name="file"; filename="' + name +
+                '"\r\n\r\n' + text + "\r\n--b--\r\n").encode()
         connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
         connection.request("POST", "/v1/files", body,
                            {"Content-Type": "multipart/form-data; boundary=b"})
@@ -305,6 +305,49 @@ class Checks(FineTuningCase):
         verdict = server.post("/v1/fine_tuning/validate", {"model": MODEL, "training_file": good})
         learned = [token for token in verdict["sample"]["tokens"] if token["loss"]]
         self.assertIn("Once there was a", "".join(token["text"] for token in learned))
+
+    def test_a_csv_is_examined_planned_and_trained_with_samples(self):
+        server = self.serve()
+        rows = [f'Tell me a story about a {animal}.,"Once, there was a ""{animal}""."'
+                for animal in ANIMALS]
+        bad = self.upload(server, "\n".join(["prompt,completion", *rows, "a,b,c"]), name="x.csv")
+        found = server.post(f"/v1/files/{bad}/examine", {"model": MODEL})
+        self.assertEqual([error["line"] for error in found["errors"]], [len(ANIMALS) + 2])
+        self.assertEqual((found["samples"], found["complete"]), (len(ANIMALS), True))
+        learned = [token for token in found["examples"][0]["tokens"] if token["loss"]]
+        self.assertIn('Once, there was a "dog".', "".join(token["text"] for token in learned))
+
+        file = self.upload(server, "\n".join(["prompt,completion", *rows]), name="x.csv")
+        body = {"model": MODEL, "training_file": file, "method": self.supervised(
+            n_epochs=1, batch_size=4, samples={"every": 1, "prompts": ["A dog."], "max_tokens": 8})}
+        self.assertEqual(server.request("GET", "/v1/fine_tuning/jobs")[2]["data"], [])
+        plan = server.post("/v1/fine_tuning/plan", body)
+        self.assertEqual((plan["would_start"], plan["steps"]), (True, 3))
+        self.assertEqual(server.request("GET", "/v1/fine_tuning/jobs")[2]["data"], [])
+        job = self.ended(server, server.post("/v1/fine_tuning/jobs", body)["id"])
+        self.assertEqual(job["status"], "succeeded", job["error"])
+        _, _, events = server.request("GET", f"/v1/fine_tuning/jobs/{job['id']}/events?limit=100")
+        samples = [event["data"] for event in events["data"] if "sample" in event["data"]]
+        # One after each step; the run ends with one of its own.
+        self.assertGreaterEqual(len(samples), 3)
+        self.assertIn("dog", samples[0]["sample"])
+
+    def test_a_client_that_leaves_ends_the_examination(self):
+        server = self.serve()
+        row = json.dumps(chats()[0]) + "\n"
+        file = self.upload(server, row * 400_000)
+        slow = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
+        slow.request("POST", f"/v1/files/{file}/examine",
+                     json.dumps({"model": MODEL, "rows": 1_000_000}),
+                     {"Content-Type": "application/json"})
+        slow.close()
+        # The one thread of such requests is free again: a small file does not wait for the large.
+        small = self.upload(server, chats())
+        found = server.post(f"/v1/files/{small}/examine", {"model": MODEL})
+        self.assertTrue(found["complete"])
+        part = server.post(f"/v1/files/{file}/examine", {"model": MODEL, "rows": 100})
+        self.assertEqual((part["complete"], part["checked_rows"], part["rows"]),
+                         (False, 100, 400_000))
 
     def test_a_dry_run_starts_nothing(self):
         server = self.serve()

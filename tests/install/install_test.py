@@ -108,13 +108,29 @@ class Install(unittest.TestCase):
         for path in self.prefix.rglob("*.cmake"):
             self.assertNotIn(str(SOURCE), path.read_text(), path)
 
-    def test_only_headers_libraries_and_the_program_are_installed(self):
-        folders = {str(path.parent.relative_to(self.prefix)) for path in self.prefix.rglob("*")
-                   if path.is_file() and path.suffix != ".h"}
-
-        self.assertEqual(folders, {"bin", "lib/tandem", "lib/cmake/Tandem",
-                                   "include/tandem/engine/base/third_party/nlohmann"})
+    def test_only_headers_libraries_the_program_and_its_documents_are_installed(self):
+        self.assertEqual(self.folders(self.prefix), {
+            "bin", "lib/tandem", "lib/cmake/Tandem", "include/tandem/engine/base/third_party/nlohmann",
+            "share/doc/tandem", "share/man/man1", "share/man/man5", "share/bash-completion/completions",
+            "share/zsh/vendor-completions", "share/fish/vendor_completions.d"})
         self.assertFalse((self.prefix / "include" / "tandem" / "server").exists())
+
+    def folders(self, prefix):
+        """The folders with files, of headers only if they hold others too."""
+        return {str(path.parent.relative_to(prefix)) for path in prefix.rglob("*")
+                if path.is_file() and path.suffix != ".h"}
+
+    def test_a_component_is_installed_without_the_others(self):
+        for component, folders in {
+            "program": {"bin", "share/doc/tandem"},
+            "man": {"share/man/man1", "share/man/man5"},
+            "completions": {"share/bash-completion/completions", "share/zsh/vendor-completions",
+                            "share/fish/vendor_completions.d"},
+        }.items():
+            prefix = self.work / component
+            run("cmake", "--install", BUILD_DIR, "--prefix", prefix, "--component", component)
+            self.assertEqual(self.folders(prefix), folders)
+            self.assertEqual([path for path in prefix.rglob("*") if path.is_file() and path.stat().st_size == 0], [])
 
     def test_the_examples_fit_on_a_screen(self):
         for name, most in LINES_AT_MOST.items():

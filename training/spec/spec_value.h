@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "training/spec/spec.h"
 
@@ -161,7 +162,10 @@ SpecValue Choice(Field field, std::vector<std::pair<std::string, Enum>> choices)
               field(spec) = value;
               return;
             }
-            throw BadValue("must be one of " + names + ", got \"" + word + "\"");
+            std::vector<std::string> known;
+            for (const auto& [name, value] : choices) known.push_back(name);
+            throw BadValue("must be one of " + names + ", got \"" + word + "\"" +
+                           DidYouMean(word, known));
           },
           [=](const TrainSpec& spec) {
             for (const auto& [name, value] : choices) {

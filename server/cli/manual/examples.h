@@ -16,7 +16,7 @@ struct VerbExample {
 // Every example; a test gives each verb at least one.
 std::span<const VerbExample> VerbExamples();
 
-// Those of a verb ("tandem checkpoint ls"), without those of its verbs.
+// Examples of a verb ("tandem checkpoint ls"), without those of its verbs.
 std::vector<VerbExample> ExamplesOf(std::string_view path);
 
 }  // namespace tandem::server

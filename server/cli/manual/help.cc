@@ -47,8 +47,7 @@ const ManPage& FindPage(const std::vector<ManPage>& pages, const std::string& na
     names.push_back(page.name.substr(page.name.starts_with("tandem-") ? 7 : 0));
   }
   throw Error(ErrorCode::kInvalidArgument,
-              "there is no manual page '" + name.substr(0, 80) + "'" +
-                  DidYouMean(NearestWord(name, names)) +
+              "there is no manual page '" + name.substr(0, 80) + "'" + DidYouMean(name, names) +
                   "\nPages are those of the verbs, 'tandem' and 'tandem.yaml'.");
 }
 

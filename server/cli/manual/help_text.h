@@ -7,10 +7,10 @@
 
 namespace tandem::server {
 
-// What `tandem VERB --help` prints, in lines of at most `columns` where words allow it.
+// The text of `tandem VERB --help`, in lines of at most `columns` where words allow it.
 std::string HelpText(const VerbDoc& verb, int columns);
 
-// What `tandem` alone prints: the commands a newcomer needs. `root` is the program.
+// The text of `tandem` alone: the commands a newcomer needs. `root` is the program.
 std::string FirstScreen(const VerbDoc& root);
 
 // How the verb is called: "tandem convert [flags] [source] [target]".

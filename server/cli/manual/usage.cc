@@ -55,7 +55,7 @@ std::string ChoiceMessage(std::string_view fault) {
     list.replace(at, 1, ", ");
   }
   return std::string(fault.substr(0, colon)) + " must be one of " + list + ", got '" +
-         given.substr(0, 80) + "'" + DidYouMean(NearestWord(given, SplitWords(words)));
+         given.substr(0, 80) + "'" + DidYouMean(given, SplitWords(words));
 }
 
 std::vector<std::string> FlagsOf(const CLI::App& verb) {
@@ -67,10 +67,6 @@ std::vector<std::string> FlagsOf(const CLI::App& verb) {
 }
 
 }  // namespace
-
-std::string DidYouMean(const std::string& nearest) {
-  return nearest.empty() ? "" : "; did you mean " + nearest + "?";
-}
 
 std::string VerbPath(const CLI::App& verb) {
   const CLI::App* parent = verb.get_parent();
@@ -91,8 +87,7 @@ const CLI::App& FindVerb(const CLI::App& root, std::span<const std::string> word
     if (next == nullptr) {
       throw Error(ErrorCode::kInvalidArgument,
                   "there is no verb '" + VerbPath(*verb) + " " + word.substr(0, 80) + "'" +
-                      DidYouMean(NearestWord(word, names)) + "\nRun '" + HelpOf(*verb) +
-                      "' to list the verbs.");
+                      DidYouMean(word, names) + "\nRun '" + HelpOf(*verb) + "' to list the verbs.");
     }
     verb = next;
   }
@@ -110,8 +105,7 @@ std::string UnknownWordMessage(const CLI::App& root) {
            (words.empty() ? "" : words.front().substr(0, 80)) + "' here" + help;
   }
   const std::string name = flag->substr(0, std::min<size_t>(flag->find('='), 80));
-  return "'" + VerbPath(*verb) + "' has no flag " + name +
-         DidYouMean(NearestWord(name, FlagsOf(*verb))) + help;
+  return "'" + VerbPath(*verb) + "' has no flag " + name + DidYouMean(name, FlagsOf(*verb)) + help;
 }
 
 std::string WrongUsageMessage(const CLI::App& root, const CLI::ParseError& error) {
@@ -123,8 +117,16 @@ std::string WrongUsageMessage(const CLI::App& root, const CLI::ParseError& error
   }
   const std::string_view missing = " is required";
   if (error.get_name() == "RequiredError" && fault.ends_with(missing)) {
+    // A misspelt flag says more than the argument that it did not give.
+    if (!root.remaining(true).empty()) return UnknownWordMessage(root);
     const std::string name = fault.substr(0, fault.size() - missing.size());
-    if (!ChildrenOf(verb).empty()) return "'" + VerbPath(verb) + "' needs a verb" + HelpHint(verb);
+    if (const auto children = ChildrenOf(verb); !children.empty()) {
+      std::string names;
+      for (const CLI::App* child : children) {
+        names += (names.empty() ? "" : ", ") + child->get_name();
+      }
+      return "'" + VerbPath(verb) + "' needs a verb: " + names + HelpHint(verb);
+    }
     const CLI::Option* const option = verb.get_option_no_throw(name);
     const std::string what = option == nullptr ? "" : option->get_description();
     return "'" + VerbPath(verb) + "' needs " + name + (what.empty() ? "" : ": " + what) +

@@ -2,8 +2,6 @@
 
 #include <span>
 #include <string>
-#include <string_view>
-#include <vector>
 
 namespace CLI {
 class App;
@@ -11,9 +9,6 @@ class ParseError;
 }  // namespace CLI
 
 namespace tandem::server {
-
-// "; did you mean NEAREST?", or nothing if there is none.
-std::string DidYouMean(const std::string& nearest);
 
 // Follows `words` from `root` as long as they name verbs: "checkpoint", "ls". Stops at the first
 // flag and at a verb without subcommands. Throws kInvalidArgument for an unknown verb, with the

@@ -9,7 +9,7 @@ class App;
 
 namespace tandem::server {
 
-// What completes a value on the command line.
+// How a shell completes a value.
 enum class ValueKind { kNone, kFile, kDirectory };
 
 // A flag or an argument of a verb.

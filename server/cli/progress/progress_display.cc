@@ -11,10 +11,10 @@ using namespace std::chrono_literals;
 
 // Shorter work would only flicker.
 constexpr auto kBarDelay = 300ms;
-constexpr auto kLineInterval = 10s;
+constexpr auto kTimeBetweenLines = 10s;
 constexpr auto kJsonInterval = 1s;
 
-constexpr std::string_view kClearLine = "\r\x1b[K";
+constexpr std::string_view kRemoveBar = "\r\x1b[K";
 
 }  // namespace
 
@@ -56,7 +56,7 @@ ProgressDisplay::Task& ProgressDisplay::Update(const ProgressState& state, Time 
     task.figures.phase = std::string(state.phase);
     task.figures.unit = std::string(state.unit);
     task.begin = now;
-    task.next_line = options_.style == ProgressStyle::kJson ? now : now + kLineInterval;
+    task.next_line = options_.style == ProgressStyle::kJson ? now : now + kTimeBetweenLines;
   }
   task.rate.Add(now, state.done);
   task.figures.done = state.done;
@@ -76,7 +76,7 @@ void ProgressDisplay::ShowBar(Time now) {
   std::string bar = ProgressBar(newest->figures, options_.columns(), options_.has_colour);
   if (bar == bar_) return;
   bar_ = std::move(bar);
-  options_.write(std::string(kClearLine) + bar_);
+  options_.write(std::string(kRemoveBar) + bar_);
 }
 
 void ProgressDisplay::ShowLine(Task& task, bool is_finished, Time now) {
@@ -86,7 +86,7 @@ void ProgressDisplay::ShowLine(Task& task, bool is_finished, Time now) {
     return;
   }
   if (now < task.next_line) return;
-  task.next_line = now + kLineInterval;
+  task.next_line = now + kTimeBetweenLines;
   task.has_line = true;
   options_.write(ProgressLine(task.figures) + "\n");
 }
@@ -100,7 +100,7 @@ void ProgressDisplay::ShowJson(Task& task, bool is_finished, Time now) {
 void ProgressDisplay::RemoveBar() {
   if (bar_.empty()) return;
   bar_.clear();
-  options_.write(kClearLine);
+  options_.write(kRemoveBar);
 }
 
 void ProgressDisplay::Around(const std::function<void()>& print) {
@@ -110,7 +110,7 @@ void ProgressDisplay::Around(const std::function<void()>& print) {
   const std::exception_ptr fault = FaultOf(print);
   if (!bar.empty()) {
     bar_ = bar;
-    options_.write(std::string(kClearLine) + bar_);
+    options_.write(std::string(kRemoveBar) + bar_);
   }
   if (fault) std::rethrow_exception(fault);
 }

@@ -77,7 +77,7 @@ std::string Speed(const ProgressFigures& figures) {
 }
 
 std::string TimeLeft(const ProgressFigures& figures) {
-  return figures.seconds_left > 0 ? DurationText(figures.seconds_left) + " left" : "";
+  return figures.seconds_left > 0 ? RoughDuration(figures.seconds_left) + " left" : "";
 }
 
 std::string Joined(std::initializer_list<std::string> parts) {
@@ -114,7 +114,7 @@ std::string BarText(double fraction, int64_t columns, bool has_colour) {
 
 }  // namespace
 
-std::string DurationText(double seconds) {
+std::string RoughDuration(double seconds) {
   const auto whole = static_cast<int64_t>(std::ceil(std::clamp(seconds, 0.0, 1e9)));
   if (whole < 120) return std::to_string(whole) + " s";
   if (whole < 7200) return std::to_string(whole / 60) + " min";
@@ -129,7 +129,7 @@ std::string ProgressLine(const ProgressFigures& figures) {
 
 std::string ProgressEnd(const ProgressFigures& figures) {
   const std::string amount = figures.unit.empty() ? "" : ", " + AmountDone(figures);
-  return PhaseText(figures) + ": done" + amount + " in " + DurationText(figures.seconds);
+  return PhaseText(figures) + ": done" + amount + " in " + RoughDuration(figures.seconds);
 }
 
 std::string ProgressBar(const ProgressFigures& figures, int columns, bool has_colour) {

@@ -34,6 +34,6 @@ std::string ProgressBar(const ProgressFigures& figures, int columns, bool has_co
 std::string ProgressJson(const ProgressFigures& figures, bool is_finished);
 
 // "20 s", "34 min", "2 h 5 min".
-std::string DurationText(double seconds);
+std::string RoughDuration(double seconds);
 
 }  // namespace tandem::server

@@ -43,7 +43,7 @@ export function chart({title, height = 160, zero = false, x = '', format = (v) =
     let y0 = zero ? 0 : Math.min(...ys), y1 = Math.max(...ys);
     if (y0 === y1) { y1 += Math.abs(y1) * 0.1 || 1; if (!zero) y0 -= Math.abs(y0) * 0.1 || 1; }
     const W = Math.max(240, box.clientWidth);  // letters keep their size at every width
-    const left = 56, bottom = x ? 30 : 8;
+    const left = 56, bottom = x ? 36 : 8;
     const px = (v) => left + (v - x0) / (x1 - x0 || 1) * (W - left - 8);
     const py = (v) => height - bottom - (v - y0) / (y1 - y0) * (height - bottom - 8);
     const summary = series.map((s) => s.points.length && `${s.name}: from ${format(s.points[0][1])} to ${format(s.points.at(-1)[1])}`);
@@ -51,8 +51,8 @@ export function chart({title, height = 160, zero = false, x = '', format = (v) =
       ticks(y0, y1, 4).map((v) => [
         svg('line', {x1: left, x2: W - 8, y1: py(v), y2: py(v), class: 'grid'}),
         svg('text', {x: left - 6, y: py(v) + 4, 'text-anchor': 'end'}, format(v))]),
-      x && ticks(x0, x1, 6).map((v) => svg('text', {x: px(v), y: height - 12, 'text-anchor': 'middle'}, number(v))),
-      x && svg('text', {x: W - 8, y: height - 1, 'text-anchor': 'end'}, x),
+      x && ticks(x0, x1, 6).map((v) => svg('text', {x: px(v), y: height - 20, 'text-anchor': 'middle'}, number(v))),
+      x && svg('text', {x: W - 8, y: height - 4, 'text-anchor': 'end'}, x),
       series.map((s, i) => s.points.length && svg('polyline', {
         class: `s${i}`, points: s.points.map(([a, b]) => `${px(a).toFixed(1)},${py(b).toFixed(1)}`).join(' ')}))));
   };

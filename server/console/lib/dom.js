@@ -52,14 +52,15 @@ export function field(label, control, hint) {
   return h('div.field', null, h('label', {for: control.id}, label), control, note);
 }
 
-// A button. `busy` functions disable it until their promise has settled.
+// A button. While the promise of its action runs it ignores clicks; it stays focusable.
 export function button(text, onclick, props = {}) {
   const el = h('button', {type: 'button', ...props}, text);
   el.addEventListener('click', async (event) => {
+    if (el.getAttribute('aria-disabled') === 'true') return;
     const result = onclick(event);
     if (!(result instanceof Promise)) return;
-    el.disabled = true;
-    try { await result; } finally { el.disabled = false; }
+    el.setAttribute('aria-disabled', 'true');
+    try { await result; } finally { el.removeAttribute('aria-disabled'); }
   });
   return el;
 }

@@ -5,12 +5,7 @@ import {h, newId, button} from './dom.js';
 // Controls (but tab and line break), bidi controls, invisible and tag characters, lone surrogates.
 const HIDDEN = /[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\u{e0000}-\u{e007f}]|\p{Cs}/gu;
 
-function mark(c) {
-  const code = c.codePointAt(0);
-  if (code < 0x20) return String.fromCharCode(0x2400 + code);
-  if (code === 0x7f) return '\u2421';
-  return `\u27e8U+${code.toString(16).toUpperCase().padStart(4, '0')}\u27e9`;
-}
+const mark = (c) => `\u27e8U+${c.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')}\u27e9`;
 
 // The text with control and bidi characters made visible. `\r\n` stays a line break.
 export const visible = (text) => String(text ?? '').replaceAll('\r\n', '\n').replace(HIDDEN, mark);
@@ -25,7 +20,7 @@ export function clip(text, n) {
 
 // A name of a model, file or job: isolated from its surroundings, one line, bounded.
 export function name(text, n = 80) {
-  const all = visible(text).replaceAll('\n', '␊').replaceAll('\t', '␉');
+  const all = visible(text).replaceAll('\n', '⏎').replaceAll('\t', '⇥');
   const short = clip(all, n);
   return h('bdi.name', {title: short === all ? null : clip(all, 2000)}, short);
 }

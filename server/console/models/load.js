@@ -19,7 +19,7 @@ export class LoadCard {
     this.pin = h('input', {type: 'checkbox'});
     this.modelOnly = h('div.grid.tight', null, field('Weights', this.dtype), field('Context', this.context, 'tokens'));
     this.pinned = h('label.check', null, this.pin, 'Keep it when idle (pin)');
-    this.result = h('div', {'aria-live': 'polite'});
+    this.result = h('div.result', {'aria-live': 'polite'});
     this.more = h('p.muted');
     this.planButton = button('What would it need?', app.try(() => this.plan()));
     this.el = h('form.card', {hidden: true, oninput: () => { fill(this.result); this.curl.update(); }, onsubmit: (event) => { event.preventDefault(); this.load(); }},
@@ -72,7 +72,8 @@ export class LoadCard {
     try {
       const body = this.body(), path = this.isAdapter() ? '/admin/adapters/load' : '/admin/models/load';
       await request('POST', path, body);
-      fill(this.result, h('div.note', null, this.isAdapter() ? 'The adapter answers now.' : 'It is being loaded; the list above shows its progress.'));
+      this.app.toast(this.isAdapter() ? 'The adapter answers now.' : 'The model is being loaded; the list shows its progress.');
+      fill(this.result);
       this.id.value = '';
       await this.done();
     } catch (error) {

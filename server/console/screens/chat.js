@@ -7,7 +7,9 @@ import {Lane} from '../chat/lane.js';
 import {settings} from '../chat/settings.js';
 import {besideOf, loadChats, messagesOf, newChat, path, saveChats, titleOf} from '../chat/tree.js';
 
-const EXAMPLES = ['Tell me a story about a dog.', 'Tell me a story about a cat and a ball.', 'A story about a bird who cannot sing.'];
+// The embedded model knows only stories.
+const STORIES = ['Tell me a story about a dog.', 'Tell me a story about a cat and a ball.', 'A story about a bird who cannot sing.'];
+const EXAMPLES = ['Explain to a child why the sky is blue.', 'Write a haiku about rain.', 'Which three questions should I ask before renting a flat?'];
 
 class ChatScreen {
   constructor(root, app) {
@@ -16,7 +18,7 @@ class ChatScreen {
     this.served = [];
     this.lanes = [];
     this.chats = loadChats();
-    this.side = h('aside.settings', {'aria-label': 'Settings', hidden: true, id: 'chat-settings'});
+    this.side = h('aside.settings', {'aria-label': 'Settings', hidden: true, id: 'chat-settings', onkeydown: (event) => { if (event.key === 'Escape') { this.toggleSettings(); this.tune.focus(); } }});
     this.columns = h('div.lanes');
     this.welcome = h('div');
     this.title = h('h1.grow');
@@ -63,7 +65,7 @@ class ChatScreen {
     this.chat = chat;
     for (const lane of chat.lanes) lane.model ||= this.served[0]?.id ?? '';
     this.build();
-    fill(this.side, h('h2', null, 'Settings'), settings(chat, (isReset) => { if (isReset) this.open(chat); this.curl.update(); this.save(); }));
+    fill(this.side, h('h2', null, 'Settings'), settings(chat, (isReset) => { if (isReset) this.open(chat); this.curl.update(); clearTimeout(this.saving); this.saving = setTimeout(() => this.save(), 500); }));
   }
 
   build() {
@@ -114,7 +116,7 @@ class ChatScreen {
       fill(this.welcome, empty('No model is loaded yet', 'The server may still be loading one. Models that this server has are listed by GET /v1/models.', button('Look again', () => this.load())));
     } else {
       fill(this.welcome, empty('Talk to a model', 'Nothing leaves this server. Try one of these:',
-        EXAMPLES.map((text) => button(text, () => { this.input.value = text; this.submit(); }, {class: 'example'}))));
+        (this.chat.lanes[0].model.includes('stories') ? STORIES : EXAMPLES).map((text) => button(text, () => { this.input.value = text; this.submit(); }, {class: 'example'}))));
     }
   }
 

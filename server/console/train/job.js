@@ -34,7 +34,7 @@ export class JobView {
     this.log = h('ol.log', {tabindex: 0, 'aria-label': 'Events'});
     this.settings = h('div');
     this.body = h('div', null, h('div.card', null, this.bar, this.figures),
-      h('div.grid', null, [this.loss, this.accuracy, this.rate, this.speed].map((el) => h('div.card', null, el))),
+      h('div.grid.wide', null, [this.loss, this.accuracy, this.rate, this.speed].map((el) => h('div.card', null, el))),
       this.samples, this.points, h('div.card', null, h('h2', null, 'Events'), this.log), this.settings);
     fill(root, h('header', null, h('h1', null, name(id, 30)), this.state, h('div.grow'), this.actions, h('a', {href: '#/train'}, 'All jobs'),
       curl(() => [{path: this.path}, {path: `${this.path}/events?stream=true`}, {path: `${this.path}/checkpoints?limit=100`},

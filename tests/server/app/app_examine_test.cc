@@ -23,6 +23,18 @@ std::string GoodRows(int n) {
 
 class AppExamineTest : public AppTest {
  protected:
+  // Its template writes answers on lines of their own, so that none shares a token with the text
+  // around it.
+  static void SetUpTestSuite() {
+    AppTest::SetUpTestSuite();
+    tests::TinyModelOptions options;
+    options.chat_template =
+        "{{ bos_token }}{% for m in messages %}<turn>{{ m['role'] }}:\n{{ m['content'] }}\n"
+        "{% endfor %}{% if add_generation_prompt %}<turn>assistant:\n{% endif %}";
+    std::filesystem::remove_all(directory_->path() / "tiny");
+    std::filesystem::create_directory(directory_->path() / "tiny");
+    tests::WriteTinyModel(directory_->path() / "tiny", options);
+  }
   void SetUp() override { StartApp(ExamineDefaults()); }
 
   AppOptions ExamineDefaults() {
@@ -116,11 +128,13 @@ TEST_F(AppExamineTest, ReadsCsvAndPairsAndParquet) {
   EXPECT_EQ(found["bad_rows"], 1);
   EXPECT_EQ(found["errors"][0]["line"], 3);
   EXPECT_EQ(found["errors"][0]["message"], "has 3 fields, the header has 2");
+  ASSERT_EQ(found["examples"].size(), 2u) << found;
   EXPECT_NE(LearnedText(found["examples"][0]).find("a, b"), std::string::npos);
 
   const std::string pairs = Upload("pairs.csv", "prompt,chosen,rejected\nq,good,bad\n");
   const Json of_pairs = Examine(pairs, {{"method", "dpo"}});
   EXPECT_EQ(of_pairs["format"], "preference");
+  ASSERT_EQ(of_pairs["examples"].size(), 1u) << of_pairs;
   EXPECT_NE(LearnedText(of_pairs["examples"][0]["chosen"]).find("good"), std::string::npos);
   EXPECT_NE(LearnedText(of_pairs["examples"][0]["rejected"]).find("bad"), std::string::npos);
 

@@ -132,7 +132,35 @@ TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
   }
 }
 
-TEST(OpenApi, NoRouteAnswersHtml) { EXPECT_EQ(Document().dump().find("html"), std::string::npos); }
+TEST(OpenApi, OnlyThePagesForBrowsersAnswerHtml) {
+  std::set<std::string> pages;
+  for (const auto& [path, item] : Document()["paths"].items()) {
+    if (item.dump().find("text/html\":") != std::string::npos) pages.insert(path);
+  }
+
+  EXPECT_EQ(pages, (std::set<std::string>{"/", "/docs"}));
+}
+
+// The page at /docs groups operations by tag and fills its forms with the examples.
+TEST(OpenApi, EveryOperationHasOneListedTagAndEveryJsonBodyAnExample) {
+  const Json document = Document();
+  std::set<std::string> listed;
+  for (const Json& tag : document["tags"]) listed.insert(tag["name"].get<std::string>());
+  std::set<std::string> used;
+  for (const auto& [path, item] : document["paths"].items()) {
+    for (const auto& [key, operation] : item.items()) {
+      if (!kMethods.contains(key)) continue;
+      ASSERT_EQ(operation.value("tags", Json::array()).size(), 1U) << key << " " << path;
+      used.insert(operation["tags"][0].get<std::string>());
+      const Json body = operation.value("requestBody", Json::object());
+      const Json media = body.value("content", Json::object());
+      if (!media.contains("application/json")) continue;
+      EXPECT_TRUE(media["application/json"].contains("example")) << key << " " << path;
+    }
+  }
+
+  EXPECT_EQ(used, listed);
+}
 
 TEST(OpenApi, ListsExactlyTheFieldsThatEachGenerationRouteRefuses) {
   const Json schemas = Document()["components"]["schemas"];

@@ -242,6 +242,12 @@ TEST_F(FineTuningJobTest, EventsHaveEveryRequiredKeyOfItsType) {
   EXPECT_EQ(events.back()["message"], "The job has successfully completed");
 }
 
+TEST_F(FineTuningJobTest, MessagesNameFilesOfTheJobWithoutItsDirectory) {
+  Message("message", 3, "adapter exported to " + (job_.dir / "adapter").string());
+
+  EXPECT_EQ(Events(9)[1]["message"], "adapter exported to adapter");
+}
+
 TEST_F(FineTuningJobTest, ASampleIsAMessageWithItsText) {
   Message("sample", 3, "Tell me a story. Once there was a <b>ship</b>.");
 

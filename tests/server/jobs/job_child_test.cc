@@ -80,10 +80,10 @@ TEST_F(JobSupervisorTest, EventsCanBeReadAsLines) {
   EXPECT_EQ(events.lines.lines[0].text, R"({"kind":"message","message":"hello"})");
 }
 
-TEST_F(JobSupervisorTest, ChildInheritsNeitherDescriptorsNorKeys) {
+TEST_F(JobSupervisorTest, ChildInheritsNoDescriptorsKeysOrSession) {
   Script({R"(for fd in /proc/$$/fd/*; do readlink $fd; done > "$3/descriptors")",
           R"(env > "$3/environment"; cat > "$3/stdin")",
-          R"(cut -d ' ' -f 1,5 "/proc/$$/stat" > "$3/group")", kSucceed});
+          R"(cut -d ' ' -f 5,6 "/proc/$$/stat" > "$3/group"; echo $$ > "$3/pid")", kSucceed});
   WriteFile(dir_ / "secret", "");
   const UniqueFd leaky(::open((dir_ / "secret").c_str(), O_RDONLY));  // without O_CLOEXEC
   ::setenv("TANDEM_ADMIN_KEY", "hunter2", 1);
@@ -103,9 +103,9 @@ TEST_F(JobSupervisorTest, ChildInheritsNeitherDescriptorsNorKeys) {
   EXPECT_EQ(environment.find("hunter2"), std::string::npos);
   EXPECT_NE(environment.find("TANDEM_FORCE_ISA=reference"), std::string::npos);
   EXPECT_EQ(FileText(job.dir / "stdin"), "");
-  const std::string group = FileText(job.dir / "group");  // "pid pgrp"
-  const size_t space = group.find(' ');
-  EXPECT_EQ(group.substr(0, space) + "\n", group.substr(space + 1));
+  std::string pid = FileText(job.dir / "pid");
+  pid.pop_back();
+  EXPECT_EQ(FileText(job.dir / "group"), pid + " " + pid + "\n") << "process group, session";
 }
 
 TEST_F(JobSupervisorTest, ChildStartsWithDefaultSignalHandling) {

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "engine/base/edit_distance.h"
-#include "server/cli/manual/usage.h"
 #include "tests/server/cli/manual/verb_doc_fixture.h"
 
 namespace tandem::server {
@@ -45,7 +44,8 @@ TEST(NearestWord, FindsATypoAndRefusesAnotherWord) {
   EXPECT_EQ(NearestWord("int9", {"int8", "bf16"}), "int8");
   EXPECT_EQ(NearestWord("srve", {"serve", "train"}), "serve");
   EXPECT_EQ(NearestWord("frobnicate", {"serve", "train"}), "");
-  EXPECT_EQ(DidYouMean(""), "");
+  EXPECT_EQ(DidYouMean("frobnicate", {"serve"}), "");
+  EXPECT_EQ(DidYouMean("srve", {"serve"}), "; did you mean serve?");
 }
 
 }  // namespace

@@ -67,12 +67,12 @@ TEST(ProgressEnd, NamesAmountAndDuration) {
   EXPECT_EQ(ProgressEnd(figures), "packing weights of m: done, 2.9 GiB in 35 s");
 }
 
-TEST(DurationText, ChoosesAUnitForPeople) {
-  EXPECT_EQ(DurationText(0.2), "1 s");
-  EXPECT_EQ(DurationText(119), "119 s");
-  EXPECT_EQ(DurationText(2048), "34 min");
-  EXPECT_EQ(DurationText(7500), "2 h 5 min");
-  EXPECT_EQ(DurationText(-3), "0 s");
+TEST(RoughDuration, ChoosesAUnitForPeople) {
+  EXPECT_EQ(RoughDuration(0.2), "1 s");
+  EXPECT_EQ(RoughDuration(119), "119 s");
+  EXPECT_EQ(RoughDuration(2048), "34 min");
+  EXPECT_EQ(RoughDuration(7500), "2 h 5 min");
+  EXPECT_EQ(RoughDuration(-3), "0 s");
 }
 
 TEST(ProgressBar, ShowsEverythingOnAWideTerminal) {

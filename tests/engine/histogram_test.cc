@@ -1,4 +1,4 @@
-#include "engine/base/histogram.h"
+#include "engine/api/histogram.h"
 
 #include <gtest/gtest.h>
 
