@@ -19,10 +19,7 @@ constexpr size_t kMaxColumns = 120;
 constexpr const char* kQuotedOutput = "config/models/tandem-stories/samples.md";
 
 std::vector<fs::path> MarkdownFiles() {
-  std::vector<fs::path> files;
-  for (const char* name : {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"}) {
-    files.push_back(SourceDir() / name);
-  }
+  std::vector<fs::path> files = {SourceDir() / "README.md"};
   for (const char* top : {"server", "engine", "training", "convert", "tests", "bench", "config"}) {
     for (const auto& entry : fs::recursive_directory_iterator(SourceDir() / top)) {
       if (entry.path().extension() == ".md") files.push_back(entry.path());
