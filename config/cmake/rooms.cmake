@@ -34,6 +34,8 @@ target_compile_options(tandem_options INTERFACE
   # Fused multiply-adds are explicit: the compiler must never choose a rounding.
   -ffp-contract=off)
 target_compile_options(tandem_build_options INTERFACE
+  # Messages name files from the root of the repository, so equal sources make equal objects in any folder.
+  -ffile-prefix-map=${CMAKE_SOURCE_DIR}/=
   -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror
   # g++ 12 sees overlapping copies in every `"literal" + std::string` (GCC bug 105651).
   -Wno-restrict)

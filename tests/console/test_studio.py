@@ -148,7 +148,7 @@ class Train(StudioCase):
         page.get_by_label("Batch size").fill("4")
         page.get_by_label("Name ending").fill("console")
         page.get_by_label("Prompts").fill("Tell me a story about a dog.")
-        page.get_by_label("Every").fill("2")
+        page.get_by_label("Every", exact=True).fill("2")
         page.get_by_role("button", name="Plan").click()
         start = page.get_by_role("button", name="Start training")
         start.wait_for()
@@ -300,7 +300,7 @@ class Models(StudioCase):
         self.shot(page, "models-phone")
 
     def test_without_the_admin_key_models_are_only_listed(self):
-        self.expect_error("status of 401")
+        self.expect_error("status of 403")
         page = self.open("models", url=KEYED_URL, key=API_KEY)
         page.get_by_text("To load, unload and rename models, enter the admin key.").wait_for()
         page.get_by_role("cell", name=MODEL).first.wait_for()

@@ -34,6 +34,10 @@ constexpr auto kExceptions = std::to_array<Exception>({
     {"engine/chat/answers/tool_format.cc", "", "formats of tool calls have their families' names"},
     {"engine/formats/gguf/gguf_pretokenizers.", "", "GGUF's names of tokenizers"},
     {"engine/formats/llama2c/", "", "files of llama2.c hold models of this family only"},
+    {"server/handlers/endpoints.cc", "llama", "llama-server is a program of llama.cpp"},
+    {"server/handlers/llama_server/", "llama", "the same"},
+    {"server/respond/llama_server_renderer.", "llama", "the same"},
+    {"server/wire/llama_server/", "llama", "the same"},
     {"training/examples/", "", "an example chooses a family, as a user of the library does"},
 });
 

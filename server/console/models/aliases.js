@@ -14,10 +14,10 @@ export class AliasCard {
 
   constructor(app, done) {
     Object.assign(this, {app, done});
-    this.name = h('input', {required: true, maxlength: 128, placeholder: 'prod', spellcheck: 'false', autocomplete: 'off'});
+    this.name = h('input', {maxlength: 128, placeholder: 'prod', spellcheck: 'false', autocomplete: 'off'});
     this.target = h('select');
-    this.rows = h('div');
-    this.el = h('form.card', {hidden: true, oninput: () => this.curl.update(), onsubmit: (event) => { event.preventDefault(); app.try(() => this.set(this.name.value.trim(), this.target.value))(); }},
+    this.rows = h('div.rows');
+    this.el = h('form.card', {hidden: true, oninput: () => this.curl.update(), onsubmit: (event) => { event.preventDefault(); const alias = this.name.value.trim(); if (alias) app.try(() => this.set(alias, this.target.value))(); else this.name.focus(); }},
       h('h2', null, 'Aliases'), h('p.muted', null, 'A name for clients that stays the same when the model changes. The change is atomic.'), this.rows,
       h('div.grid', null, field('Alias', this.name), field('Answers as', this.target)),
       h('div.row', null, h('button', {type: 'submit'}, 'Set alias'), this.curl = curl(() => ({method: 'PUT', path: this.path(this.name.value.trim() || 'prod'), body: {target: this.target.value}}))));

@@ -72,7 +72,8 @@ export class LoadCard {
     try {
       const body = this.body(), path = this.isAdapter() ? '/admin/adapters/load' : '/admin/models/load';
       await request('POST', path, body);
-      fill(this.result, h('div.note', null, this.isAdapter() ? 'The adapter answers now.' : 'It is being loaded; the list above shows its progress.'));
+      this.app.toast(this.isAdapter() ? 'The adapter answers now.' : 'The model is being loaded; the list shows its progress.');
+      fill(this.result);
       this.id.value = '';
       await this.done();
     } catch (error) {

@@ -45,7 +45,9 @@ class ModelsScreen {
       let admin = null;
       if (key.get() && !this.isRefused) {
         try {
-          const [models, adapters, aliases] = await Promise.all(['/admin/models', '/admin/adapters', '/admin/aliases'].map((path) => request('GET', path, undefined, quiet)));
+          // One request first: a key without the scope admin is refused once.
+          const models = await request('GET', '/admin/models', undefined, quiet);
+          const [adapters, aliases] = await Promise.all(['/admin/adapters', '/admin/aliases'].map((path) => request('GET', path, undefined, quiet)));
           // A walk through folders: once, and after each change.
           this.available ??= await request('GET', '/admin/models/available', undefined, quiet);
           admin = {models, adapters: adapters.data, aliases: aliases.data, available: this.available};

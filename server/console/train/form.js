@@ -12,7 +12,7 @@ const NUMBERS = [
   ['seq_len', 'Longest example', 16, 1e6, 1, 'tokens; as the file needs'], ['rank', 'Adapter rank', 1, 256, 1, '8'], ['alpha', 'Adapter alpha', 0.01, 1e6, 'any', '16'],
   ['beta', 'DPO beta', 0.001, 2, 'any', ''], ['checkpoint_every', 'Checkpoint every', 1, 1e9, 1, 'steps; at each epoch'], ['seed', 'Seed', 0, 2147483647, 1, 'random'],
 ];
-const NAMES = {weights: 'Weights', base: 'Frozen base', gradients: 'Gradients', optimizer: 'Optimiser', activations: 'Activations', scratch: 'Scratch'};
+const NAMES = {base: 'frozen base', masters: 'master weights', moments: 'optimiser', 'packed relu': 'packed activations', process: 'program'};
 
 const option = (value, text, chosen) => h('option', {value, selected: value === chosen}, text);
 
@@ -125,7 +125,7 @@ function planCard(plan, start) {
   const p = plan.hyperparameters, kinds = Object.entries(plan.bytes ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]);
   const trains = plan.parameters ? `${number(plan.trained)} of ${number(plan.parameters)}` : '–';
   return h('div.card', null, h('h2', null, 'Plan'), refusal,
-    h('dl.figures', null, figure('Takes about', seconds(plan.seconds)), figure('Memory', bytes(plan.total_bytes)), figure('Steps', number(plan.steps)),
+    h('dl.figures', null, figure('Takes about', plan.seconds < 60 ? 'under a minute' : seconds(plan.seconds)), figure('Memory', bytes(plan.total_bytes)), figure('Steps', number(plan.steps)),
       figure('Examples', number(plan.examples)), plan.trained_tokens_per_epoch && figure('Learned tokens per epoch', number(plan.trained_tokens_per_epoch)), figure('Work', flops(plan.flops))),
     h('p.muted', null, `Epochs ${p.n_epochs}, batch size ${p.batch_size}, learning rate ${plan.learning_rate.toPrecision(2)} (× ${p.learning_rate_multiplier}), ${p.schedule}; `,
       `rows of ${number(plan.row_tokens)} tokens; trains ${trains} parameters. `,

@@ -31,6 +31,8 @@ class AppExamineTest : public AppTest {
     options.chat_template =
         "{{ bos_token }}{% for m in messages %}<turn>{{ m['role'] }}:\n{{ m['content'] }}\n"
         "{% endfor %}{% if add_generation_prompt %}<turn>assistant:\n{% endif %}";
+    std::filesystem::remove_all(directory_->path() / "tiny");
+    std::filesystem::create_directory(directory_->path() / "tiny");
     tests::WriteTinyModel(directory_->path() / "tiny", options);
   }
   void SetUp() override { StartApp(ExamineDefaults()); }
