@@ -1,5 +1,5 @@
 // Defines the functions of fmt that our objects call. Debian has no static archive of it, but all
-// definitions stand in its headers. A function that a newer fmt adds shows up as an undefined
+// definitions are in its headers. A function that a newer fmt adds shows up as an undefined
 // symbol of the link.
 
 #include <fmt/format-inl.h>

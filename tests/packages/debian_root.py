@@ -20,6 +20,8 @@ def why_not():
     """Why no root can be made here; empty if one can."""
     if not support.is_root():
         return "needs root"
+    if os.environ.get("TANDEM_OFFLINE") == "1":
+        return "TANDEM_OFFLINE=1"
     if not shutil.which("debootstrap"):
         return "needs debootstrap"
     return ""
