@@ -48,9 +48,7 @@ void EventStream::SendNamed(std::string_view event, std::string_view data) const
   guard_->channel->Append(SseNamed(event, data));
 }
 
-void EventStream::SendLine(std::string_view json) const {
-  guard_->channel->Append(JsonLine(json));
-}
+void EventStream::SendLine(std::string_view json) const { guard_->channel->Append(JsonLine(json)); }
 
 void EventStream::Close() const { guard_->channel->Finish(); }
 
