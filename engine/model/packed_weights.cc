@@ -92,10 +92,11 @@ void PlaceSections(const std::vector<WeightSpec>& specs, const PackedTypes& type
 
 class Progress {
  public:
-  Progress(const std::string& model, const PackOptions& options, int64_t total_bytes)
+  // The sections are counted, without the header before them.
+  Progress(const std::string& model, const PackOptions& options, const PackedLayout& layout)
       : report_(options.progress),
-        total_bytes_(total_bytes),
-        task_("packing weights of " + model, "bytes", total_bytes) {}
+        total_bytes_(layout.file_bytes - (layout.offsets.empty() ? 0 : layout.offsets.front())),
+        task_("packing weights of " + model, "bytes", total_bytes_) {}
   void Add(int64_t bytes) {
     done_bytes_ += bytes;
     task_.Add(bytes);
@@ -194,7 +195,7 @@ AlignedBuffer PackInMemory(const ModelDir& dir, const std::vector<WeightSpec>& s
                            const PackedTypes& types, const PackedLayout& layout,
                            const PackOptions& options, OpsContext& ops) {
   AlignedBuffer bytes(static_cast<size_t>(layout.file_bytes));
-  Progress progress(dir.name(), options, layout.file_bytes);
+  Progress progress(dir.name(), options, layout);
   Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
     packer.Pack(i, bytes.data() + layout.offsets[i]);
@@ -224,7 +225,7 @@ void PackIntoFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
     sums.Add(bytes);
   };
   write(std::as_bytes(std::span(layout.header)));
-  Progress progress(dir.name(), options, layout.file_bytes);
+  Progress progress(dir.name(), options, layout);
   Packer packer(dir, specs, types, ops);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::span<std::byte> bytes = section.span().first(section_bytes(i));

@@ -152,14 +152,18 @@ void AddGenerate(CLI::App& command, int& exit_code) {
   command.add_option("--temperature", flags->temperature, "sampling temperature (0: greedy)")
       ->check(CLI::Range(0.0, 2.0))
       ->capture_default_str();
-  command.add_option("--top-p", flags->top_p)->check(CLI::Range(0.0, 1.0))->capture_default_str();
+  command
+      .add_option("--top-p", flags->top_p, "sample from the likeliest tokens of this probability")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   command.add_option("--top-k", flags->top_k, "sample from the K likeliest tokens (0: all)")
       ->check(CLI::Range(0, 1 << 30))
       ->capture_default_str();
   auto* seed = command.add_option(
       "--seed", flags->seed, "random seed; the same seed gives the same text (default: random)");
   command.add_flag("--ids", flags->print_ids, "print token ids instead of text");
-  command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.add_option("--log-level", flags->log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
   AddProgressFlags(command, flags->progress);
   command.add_option("--job", flags->job_dir,
                      "job directory: read spec.json there, write text.txt, events.jsonl and "

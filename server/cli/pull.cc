@@ -75,7 +75,8 @@ void AddPull(CLI::App& command, int& exit_code) {
       ->check(CLI::Range(1, 32))
       ->capture_default_str();
   AddProgressFlags(command, flags->progress);
-  command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.add_option("--log-level", flags->log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
   command.footer(
       "Prints the path of the model in the cache, which Hugging Face's own tools share.\n"
       "Skips files in the cache. The same command resumes an interrupted download (exit code "

@@ -169,7 +169,8 @@ void AddQuantize(CLI::App& command, int& exit_code) {
       ->capture_default_str();
   command.add_option("--cache-size", flags->cache_size,
                      "most bytes of the packed-weight cache, such as 64G");
-  command.add_option("--log-level", flags->log_level)->capture_default_str();
+  command.add_option("--log-level", flags->log_level, "trace, debug, info, warn, error or off")
+      ->capture_default_str();
   command.callback([flags, &exit_code] { exit_code = Quantize(*flags); });
 }
 

@@ -249,9 +249,11 @@ void AddFlag(CLI::App& command, const ConfigKey& key, config::ConfigSources& sou
     option = command.add_option_function<std::string>(
         flag, [&flags, name](const std::string& given) { flags[name] = {given}; }, help);
   }
+  const bool is_number = std::holds_alternative<int64_t AppConfig::*>(key.member);
   option->type_name(!key.choices.empty() ? std::string(key.choices)
-                    : key.unit.empty()   ? "TEXT"
-                                         : std::string(key.unit));
+                    : !key.unit.empty()  ? std::string(key.unit)
+                    : is_number          ? "INT"
+                                         : "TEXT");
   if (const std::string text = config::DefaultText(key); !text.empty()) option->default_str(text);
 }
 

@@ -33,7 +33,9 @@ std::string ReadKey(const fs::path& file) {
 }
 
 bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  // A name such as 127.example.org may belong to any machine.
+  const bool is_number = host.find_first_not_of("0123456789.") == std::string::npos;
+  return host == "localhost" || host == "::1" || (is_number && host.starts_with("127."));
 }
 
 struct CheckedUrl {

@@ -67,8 +67,12 @@ class Gatherer {
     std::string reasoning = MemberText(delta, "reasoning_content");
     if (reasoning.empty()) reasoning = MemberText(delta, "reasoning");
     const std::string text = MemberText(choice, "text") + MemberText(delta, "content");
-    if (answer_.first_token_s == 0 && (!reasoning.empty() || !text.empty())) {
-      answer_.first_token_s = SecondsSince(begin_);
+    if (!reasoning.empty() || !text.empty()) {
+      answer_.last_token_s = SecondsSince(begin_);
+      if (answer_.first_token_s == 0) {
+        answer_.first_token_s = answer_.last_token_s;
+        answer_.first_tokens = answer_.completion_tokens;
+      }
     }
     answer_.reasoning += reasoning;
     answer_.text += text;
@@ -124,9 +128,13 @@ double Rounded(double seconds) {
 }  // namespace
 
 double ModelAnswer::TokensPerSecond() const {
-  const double seconds = total_s - first_token_s;
-  return completion_tokens > 1 && seconds > 0 ? static_cast<double>(completion_tokens - 1) / seconds
-                                              : 0;
+  const auto rate = [](int64_t tokens, double seconds) {
+    return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+  };
+  // A fast model sends many tokens at once; if all came so, only the whole time says anything.
+  const int64_t later = completion_tokens - first_tokens;
+  return first_tokens > 0 && later > first_tokens ? rate(later, last_token_s - first_token_s)
+                                                  : rate(completion_tokens, total_s);
 }
 
 std::string ModelAnswer::Statistics() const {

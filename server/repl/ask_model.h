@@ -23,12 +23,14 @@ struct ModelAnswer {
   int64_t completion_tokens = 0;
   int64_t reasoning_tokens = 0;
   double first_token_s = 0;  // until the first text
+  double last_token_s = 0;   // until the last one
+  int64_t first_tokens = 0;  // tokens that came with the first text
   double total_s = 0;
   bool is_stopped = false;     // the stop was requested
   std::optional<Error> fault;  // why the answer broke off; unset: it did not
 
   bool is_empty() const { return text.empty() && reasoning.empty() && tool_calls.empty(); }
-  // Of generation, without the prompt; 0 if unknown.
+  // Speed of the generation; includes the prompt if all tokens came at once. 0: unknown.
   double TokensPerSecond() const;
   // One line for people: "24 tokens, 81.2 tokens/s, …".
   std::string Statistics() const;

@@ -4,7 +4,7 @@ import json
 import subprocess
 import unittest
 
-from support import HOSTILE_NAME, MODEL, OPEN_URL, ConsoleCase, chunk
+from support import HOSTILE_NAME, MODEL, OPEN_URL, ConsoleCase, chunk, sse
 
 # Everything that has ever been taken for markup, and text that lies about its order.
 HOSTILE = ("<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -67,6 +67,23 @@ class RealAnswers(ConsoleCase):
         self.shot(page, "chat-compare")
         page.get_by_role("button", name="Close this side").last.click()
         self.assertEqual(page.locator(".lane").count(), 1)
+
+    def test_a_second_model_answers_an_earlier_prompt_and_the_first_goes_on(self):
+        page = self.open()
+        held = []
+        page.route("**/v1/chat/completions", lambda route: held.append(route))
+        page.get_by_label("Message", exact=True).fill("Tell me a story about a dog.")
+        page.keyboard.press("Enter")
+        page.get_by_role("button", name="Compare").click()
+        with page.expect_request("**/v1/chat/completions") as second:
+            page.get_by_role("button", name="Answer", exact=True).click()
+        held[0].fulfill(content_type="text/event-stream", body=sse(chunk(content="first")))
+        held[1].fulfill(content_type="text/event-stream", body=sse(chunk(content="second")))
+        self.settled(page)
+
+        self.assertEqual(page.locator(".message.answer .md").all_inner_texts(), ["first", "second"])
+        self.assertEqual(second.value.post_data_json["messages"],
+                         [{"role": "user", "content": "Tell me a story about a dog."}])
 
     def test_tokens_show_probabilities_and_the_prompt_what_the_template_made(self):
         page = self.open()

@@ -180,7 +180,8 @@ class ManPages(unittest.TestCase):
                         if "can't break line" not in line and "cannot adjust line" not in line
                         and "cannot break line" not in line]
             self.assertEqual((done.returncode, warnings), (0, []), page.name)
-            self.assertIn("NAME", done.stdout)
+            # The terminal device prints bold as overstrikes.
+            self.assertIn("NAME", re.sub(".\x08", "", done.stdout))
 
     def test_mandoc_finds_no_error(self):
         if shutil.which("mandoc") is None:
@@ -221,7 +222,7 @@ class Typos(unittest.TestCase):
             self.assertIn("tandem.yaml:1: unknown key 'prot'", fault)
             self.assertIn("did you mean 'port'?", fault)
         self.assertIn("did you mean", self.refused("train", "leraning_rate=1"))
-        self.assertIn("did you mean adamw?", self.refused("plan", "train.optimizer.name=adawm", "steps=1"))
+        self.assertIn("did you mean adamw?", self.refused("plan", "train.optimizer.type=adamww", "steps=1"))
 
     def test_a_missing_argument_is_named_with_its_meaning(self):
         fault = self.refused("checkpoint", "ls")

@@ -111,6 +111,7 @@ std::vector<std::string> ColumnsOf(RowFormat format, const std::vector<std::stri
 }
 
 RowFormat DetectFormat(const RowFile& rows, const std::vector<std::string>& columns, RowKind kind) {
+  if (rows.size() == 0) throw Error(ErrorCode::kDataLoss, rows.name() + ": the file has no rows");
   std::string seen;
   std::string fault;
   for (int64_t i = 0; i < std::min(rows.size(), kRowsLookedAt); ++i) {

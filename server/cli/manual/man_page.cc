@@ -1,8 +1,12 @@
 #include "server/cli/manual/man_page.h"
 
+#include <array>
+#include <cstdint>
+#include <cstdio>
 #include <string_view>
 
 #include "config/app_config.h"
+#include "engine/base/utf8.h"
 #include "server/cli/manual/examples.h"
 #include "server/cli/manual/exit_codes_doc.h"
 #include "server/cli/manual/help_text.h"
@@ -34,11 +38,28 @@ constexpr NamedFact kFiles[] = {
     {"~/.local/share/tandem/admin.key", "admin key that the script ./serve creates"},
 };
 
+// The character as troff's escape "\\[u2026]"; whole UTF-8 only. Formatters differ in the encodings
+// that they read.
+std::string TroffCharacter(std::string_view bytes) {
+  uint32_t code = static_cast<unsigned char>(bytes.front()) & (0xFFu >> (bytes.size() + 1));
+  for (const char c : bytes.substr(1)) code = code << 6 | (static_cast<unsigned char>(c) & 0x3Fu);
+  std::array<char, 16> text{};
+  std::snprintf(text.data(), text.size(), "\\[u%04X]", code & 0x1FFFFF);
+  return text.data();
+}
+
 // Text that troff prints unchanged, also at the beginning of a line.
 std::string TroffText(std::string_view text) {
   std::string out;
   bool starts_line = true;
-  for (const char c : text) {
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (const size_t n = WholeCharacterBytes(text.substr(at)); n > 1) {
+      out += TroffCharacter(text.substr(at, n));
+      at += n - 1;
+      starts_line = false;
+      continue;
+    }
     if (starts_line && (c == '.' || c == '\'')) out += "\\&";
     starts_line = c == '\n';
     switch (c) {

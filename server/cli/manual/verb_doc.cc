@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "server/cli/manual/usage.h"
 
@@ -26,6 +27,13 @@ ValueKind KindOf(std::string_view value) {
   return may_be_path ? ValueKind::kFile : ValueKind::kNone;
 }
 
+// A large upper limit only keeps numbers from overflowing.
+std::string LimitsText(const std::string& least, const std::string& most) {
+  constexpr size_t kDigitsOfManyMillions = 7;
+  if (most.size() >= kDigitsOfManyMillions) return "at least " + least;
+  return "from " + least + " to " + most;
+}
+
 // CLI11 names a type and its checks as "TEXT:{auto,f32}", "INT:INT in [0 - 4096]" or "TEXT:FILE".
 void ReadType(const std::string& type, OptionDoc& option) {
   const size_t colon = std::min(type.find(':'), type.size());
@@ -41,12 +49,28 @@ void ReadType(const std::string& type, OptionDoc& option) {
   }
   if (const size_t in = check.find(" in ["); in != std::string_view::npos) {
     const std::vector<std::string> ends = SplitAt(check.substr(in + 5), ' ');
-    if (ends.size() == 3) {
-      option.limits = "from " + ends[0] + " to " + ends[2].substr(0, ends[2].find(']'));
-    }
+    if (ends.size() == 3) option.limits = LimitsText(ends[0], ends[2].substr(0, ends[2].find(']')));
   }
   if (!option.choices.empty()) option.value = "WORD";
-  option.kind = option.choices.empty() ? KindOf(option.value) : ValueKind::kNone;
+}
+
+// Values of flags that CLI11 knows as text only. A name means the same in every verb.
+void NameValue(OptionDoc& option) {
+  static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
+      {"--adapter", "DIR"},        {"--api-keys-db", "FILE"},
+      {"--base", "PATH"},          {"--cache-size", "BYTES"},
+      {"--chat-template", "FILE"}, {"--data", "FILE"},
+      {"--data-dir", "DIR"},       {"--dir", "DIR"},
+      {"--file", "FILE"},          {"--job", "DIR"},
+      {"--log-level", "LEVEL"},    {"--memory", "BYTES"},
+      {"--model", "PATH"},         {"--out", "FILE"},
+      {"--report", "FILE"},        {"--shard-bytes", "BYTES"},
+      {"--text", "FILE"},          {"--tokenizer", "PATH"},
+      {"--tokens", "IDS"}};
+  if (option.value != "TEXT" || option.flags.empty()) return;
+  for (const auto& [flag, value] : kValues) {
+    if (option.flags.back() == flag) option.value = value;
+  }
 }
 
 OptionDoc DescribeOption(const CLI::Option& option) {
@@ -59,6 +83,8 @@ OptionDoc DescribeOption(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return doc;
   doc.is_repeatable = option.get_items_expected_max() > 1;
   ReadType(option.get_type_name(), doc);
+  NameValue(doc);
+  if (doc.choices.empty()) doc.kind = KindOf(doc.value);
   const std::string text = option.get_default_str();
   if (text != "[]" && text != "\"\"") doc.default_text = text;
   return doc;
@@ -95,7 +121,11 @@ std::string FullHelp(const OptionDoc& option) {
   if (notes.empty()) return option.help;
   std::string text;
   for (const std::string& note : notes) text += (text.empty() ? "" : "; ") + note;
-  return option.help.empty() ? text : option.help + " (" + text + ")";
+  if (option.help.empty()) return text;
+  // "compute threads (0: one per core; default: 0)": one pair of parentheses.
+  if (option.help.ends_with(')'))
+    return option.help.substr(0, option.help.size() - 1) + "; " + text + ")";
+  return option.help + " (" + text + ")";
 }
 
 }  // namespace tandem::server

@@ -103,12 +103,12 @@ Json HyperparametersOf(const FtFlags& flags) {
 }
 
 // The name of the new model, or why there is none.
-void PrintEndOfJob(const Json& job) {
+void PrintEndOfJob(const ServerClient& client, const Json& job) {
   const Json error = job.value("error", Json());
   const std::string model = CellOf(job, "fine_tuned_model");
   if (CellOf(job, "status") == "succeeded") {
     std::printf("%s\n", VisibleLine(model, 400).c_str());
-    std::fprintf(stderr, "chat with it: tandem run --url URL --model %s\n",
+    std::fprintf(stderr, "chat with it: tandem run --url %s --model %s\n", client.url().c_str(),
                  VisibleLine(model, 400).c_str());
   } else if (error.is_object()) {
     std::fprintf(stderr, "tandem: the job has failed: %s\n",
@@ -141,13 +141,13 @@ int CreateFineTuning(const FtFlags& flags) {
     }
     return kExitDone;
   }
-  JobProgress progress;
+  JobProgressLine progress;
   job = FollowJob(client, id, [&](const Json& event) { progress.Take(event); });
   progress.End();
   if (flags.remote.is_json) {
     PrintJson(job);
   } else {
-    PrintEndOfJob(job);
+    PrintEndOfJob(client, job);
   }
   return ExitCodeOfJob(job);
 }

@@ -7,7 +7,7 @@
 
 namespace tandem::server {
 
-void AddServerFlags(CLI::App& command, RemoteFlags& flags) {
+void AddRemoteFlags(CLI::App& command, RemoteFlags& flags) {
   command
       .add_option("--url", flags.url,
                   "the server, http or https (or TANDEM_URL; default: " +
@@ -17,10 +17,6 @@ void AddServerFlags(CLI::App& command, RemoteFlags& flags) {
       .add_option("--key-file", flags.key_file,
                   "file with a key of the server (or TANDEM_API_KEY, TANDEM_ADMIN_KEY)")
       ->type_name("FILE");
-}
-
-void AddRemoteFlags(CLI::App& command, RemoteFlags& flags) {
-  AddServerFlags(command, flags);
   command
       .add_option("--data-dir", flags.data_dir,
                   "data directory of a server on this machine: its admin.key is used")

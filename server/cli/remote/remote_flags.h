@@ -18,9 +18,7 @@ struct RemoteFlags {
   bool is_json = false;
 };
 
-// Adds --url and --key-file.
-void AddServerFlags(CLI::App& command, RemoteFlags& flags);
-// Adds --data-dir, for verbs that need the admin key, and --json.
+// Adds --url, --key-file, --data-dir and --json.
 void AddRemoteFlags(CLI::App& command, RemoteFlags& flags);
 
 // Throws kInvalidArgument or kIo.

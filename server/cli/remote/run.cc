@@ -33,7 +33,8 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxInputBytes = size_t{32} << 20;
 
 struct RunFlags {
-  std::vector<std::string> words;
+  std::string first_word;          // the model, or with --model the prompt's first word
+  std::vector<std::string> words;  // of the prompt
   std::string model;
   RemoteFlags remote;
   ModelFlags options;
@@ -126,9 +127,10 @@ DialogState FirstDialog(const RunFlags& flags) {
 int RunModel(RunFlags flags) {
   DialogState dialog = FirstDialog(flags);
   const bool is_remote = !flags.remote.url.empty();
-  if (flags.model.empty() && !flags.words.empty()) {
-    flags.model = flags.words.front();
-    flags.words.erase(flags.words.begin());
+  if (flags.model.empty()) {
+    flags.model = flags.first_word;
+  } else if (!flags.first_word.empty()) {
+    flags.words.insert(flags.words.begin(), flags.first_word);
   }
   if (flags.model.empty() && !is_remote) flags.model = config::kDefaultModel;
   const bool is_interactive = flags.words.empty() && IsTerminal(STDIN_FILENO);
@@ -176,15 +178,26 @@ int RunModel(RunFlags flags) {
 }
 
 void AddRunFlags(CLI::App& command, const std::shared_ptr<RunFlags>& flags) {
-  command
-      .add_option("words", flags->words,
-                  "the model, then the prompt (without one: a chat). The model is a directory, a "
-                  "GGUF or llama2.c file, an embedded name, ORG/NAME at the hub, or the id of a "
-                  "finished job or the name of a fine-tuned model in the data directory")
-      ->type_name("MODEL [PROMPT]");
+  command.add_option("model", flags->first_word,
+                     "a directory, a GGUF or llama2.c file, an embedded name, ORG/NAME at the hub, "
+                     "the id of a finished job or the name of a fine-tuned model in the data "
+                     "directory; with --url, a model of that server");
+  command.add_option("prompt", flags->words, "text to answer; without one, a chat");
   command.add_option("--model,-m", flags->model,
                      "the model; with it, all other words are the prompt");
-  AddRemoteFlags(command, flags->remote);
+  RemoteFlags& remote = flags->remote;
+  command.add_option("--url", remote.url, "answer with a model of this server, http or https")
+      ->type_name("URL");
+  command
+      .add_option("--key-file", remote.key_file,
+                  "file with a key of the server (or TANDEM_API_KEY)")
+      ->type_name("FILE");
+  command
+      .add_option("--data-dir", remote.data_dir,
+                  "data directory with the results of jobs, as for serve")
+      ->type_name("DIR");
+  command.add_flag("--json", remote.is_json,
+                   "print one JSON object per answer: text, reasoning, tool calls, usage, timings");
   command.add_option("--system", flags->system, "system prompt");
   command.add_option("--temperature", flags->temperature, "0 to 2; 0 takes the likeliest token")
       ->type_name("FLOAT");

@@ -69,7 +69,8 @@ class ChatScreen {
   }
 
   build() {
-    this.lanes = this.chat.lanes.map((data) => new Lane(data, this));
+    // A lane that still answers goes on.
+    this.lanes = this.chat.lanes.map((data) => this.lanes.find((lane) => lane.data === data) ?? new Lane(data, this));
     this.lanes.forEach((lane, i) => {
       const side = this.lanes.length > 1 ? ` ${i + 1}` : '';
       lane.el.setAttribute('aria-label', `Conversation${side}`);
@@ -79,6 +80,7 @@ class ChatScreen {
       lane.close.hidden = !side;
     });
     fill(this.columns, this.lanes.map((lane) => lane.el));
+    for (const {scroller} of this.lanes) scroller.scrollTop = scroller.scrollHeight;
     this.root.classList.toggle('two', this.lanes.length > 1);
     this.compare.setAttribute('aria-pressed', String(this.lanes.length > 1));
     this.changed();

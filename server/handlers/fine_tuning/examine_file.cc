@@ -59,7 +59,13 @@ ExamineRequest ParseExamineRequest(const HandlerContext& context, const Request&
   type["type"] = method;
   if (const auto format = reader.String("format")) {
     type[method]["hyperparameters"]["format"] = *format;
-    out.job.hyperparameters.format = ParseFineTuningRequest(job).hyperparameters.format;
+    const auto bad = ErrorOf({ErrorCode::kInvalidArgument}, [&] {
+      out.job.hyperparameters.format = ParseFineTuningRequest(job).hyperparameters.format;
+    });
+    if (bad) {
+      const std::string message = bad->what();
+      throw BadValue("format", message.substr(message.find("format must")));
+    }
   }
   RefuseUnknownFields(reader, "model, method, format, seq_len, rows and examples");
   return out;

@@ -197,7 +197,7 @@ TEST_F(AppExamineTest, RefusesWhatItDoesNotKnow) {
   EXPECT_EQ(Examine(id, {{"rows", 0}}, 400)["error"]["param"], "rows");
   EXPECT_EQ(Examine(id, {{"rows", 1e9}}, 400)["error"]["param"], "rows");
   EXPECT_EQ(Examine(id, {{"lines", 1}}, 400)["error"]["param"], "lines");
-  EXPECT_EQ(Examine(id, {{"format", "preference"}}, 400)["error"]["code"], "invalid_value");
+  EXPECT_EQ(Examine(id, {{"format", "preference"}}, 400)["error"]["param"], "format");
   EXPECT_EQ(Examine(id, {{"seq_len", 1 << 29}}, 400)["error"]["code"], "invalid_value");
 }
 

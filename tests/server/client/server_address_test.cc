@@ -29,7 +29,7 @@ std::string FaultOfUrl(const std::string& url) {
 TEST(ServerAddress, TheFlagWinsOverTheVariableAndThatOverTheDefault) {
   EXPECT_EQ(Resolve({}).url, "http://127.0.0.1:8080");
   EXPECT_EQ(Resolve({}, {{"TANDEM_URL", "http://a:1"}}).url, "http://a:1");
-  EXPECT_EQ(Resolve({.url = "https://b"}, {{"TANDEM_URL", "http://a:1"}}).url, "https://b:443");
+  EXPECT_EQ(Resolve({.url = "https://b"}, {{"TANDEM_URL", "http://a:1"}}).url, "https://b");
 }
 
 TEST(ServerAddress, APathOfAGatewayStaysAndV1GoesAway) {

@@ -12,7 +12,7 @@
 namespace tandem::server {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;  // the order of members is of no importance
 
 DialogState TwoTurns() {
   DialogState dialog;
