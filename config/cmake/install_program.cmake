@@ -29,7 +29,9 @@ endforeach()
 install(CODE "
   set(folder \"${destination}/${CMAKE_INSTALL_MANDIR}\")
   file(MAKE_DIRECTORY \"\${folder}\")
-  execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" man --dir \"\${folder}\" COMMAND_ERROR_IS_FATAL ANY)"
+  execute_process(COMMAND \"${CMAKE_BINARY_DIR}/tandem\" man --dir \"\${folder}\" COMMAND_ERROR_IS_FATAL ANY)
+  file(GLOB pages \"\${folder}/man?/tandem*.?\")
+  execute_process(COMMAND gzip --best --no-name --force \${pages} COMMAND_ERROR_IS_FATAL ANY)"
   COMPONENT man)
 
 # The places are fixed, so this component is for packages: DESTDIR leads into the package.
