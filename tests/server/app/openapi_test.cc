@@ -119,7 +119,8 @@ TEST(OpenApi, EveryReferenceLeadsSomewhereAndEverySchemaIsUsed) {
 
 TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
   std::set<std::string> names;
-  for (const auto& [path, item] : Document()["paths"].items()) {
+  const Json document = Document();
+  for (const auto& [path, item] : document["paths"].items()) {
     for (const auto& [key, operation] : item.items()) {
       if (!kMethods.contains(key)) continue;
       EXPECT_TRUE(names.insert(operation["operationId"].get<std::string>()).second) << path;
@@ -134,7 +135,8 @@ TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
 
 TEST(OpenApi, OnlyThePagesForBrowsersAnswerHtml) {
   std::set<std::string> pages;
-  for (const auto& [path, item] : Document()["paths"].items()) {
+  const Json document = Document();
+  for (const auto& [path, item] : document["paths"].items()) {
     if (item.dump().find("text/html\":") != std::string::npos) pages.insert(path);
   }
 
