@@ -330,7 +330,13 @@ fs::path PullModel(const HubReference& reference, const HubOptions& options,
     if (report) report(status);
   } while (!is_ready);
 
-  return result.get();
+  fs::path path = result.get();
+  task.reset();
+  if (status.files_total > 0) {
+    spdlog::info("hub_pull model={} bytes={} total_bytes={} files={} total_files={}", status.name,
+                 status.bytes_done, status.bytes_total, status.files_done, status.files_total);
+  }
+  return path;
 }
 
 PullReport StoppingOnSignals(PullReport report, std::stop_source stop) {

@@ -41,8 +41,8 @@ class StopOnSignal {
 };
 
 // Lets a job yield to everything else on the machine: SCHED_IDLE, the smallest share of its own
-// session, and the highest OOM score. A refusal of these is ignored. A positive `memory_max_bytes` also bounds the data segment; throws
-// kUnavailable if that fails.
+// session, and the highest OOM score. A refusal of these is ignored. A positive `memory_max_bytes`
+// also bounds the data segment; throws kUnavailable if that fails.
 void LowerPriority(int64_t memory_max_bytes);
 
 // Writes progress to DIR/events.jsonl and, as text, to standard output.

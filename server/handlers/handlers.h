@@ -99,10 +99,10 @@ struct HandlerContext {
   std::function<TrainingData(const training::TrainSpec&, const ExamineOptions&)> examine_data = {};
   // Path of the files of a served model, for jobs. Not for adapters.
   std::function<std::string(const ServedModel&)> path_of_model = {};
-  std::filesystem::path model_root;  // paths in request bodies are relative to it
-  DrainSignal* drain = nullptr;      // never null while requests run
-  std::string base_url;              // "http://127.0.0.1:8080", for the text of GET /
-  bool has_console = true;           // false: --no-console
+  std::filesystem::path model_root;        // paths in request bodies are relative to it
+  DrainSignal* drain = nullptr;            // never null while requests run
+  std::string base_url;                    // "http://127.0.0.1:8080", for the text of GET /
+  bool has_console = true;                 // false: --no-console
   std::filesystem::path console_dir = {};  // assets for development; empty: the embedded ones
   // Whether every route of /v1 needs a key. Unset: no.
   std::function<bool()> requires_key = {};

@@ -8,7 +8,7 @@
 
 namespace tandem::server {
 
-// What an answer of llama-server's /completion needs besides ReplyShape.
+// The parameters of an answer of llama-server's /completion besides ReplyShape.
 struct LlamaServerReply {
   std::string settings;         // `generation_settings`, a JSON object
   bool returns_tokens = false;  // in the body; a stream has them always

@@ -9,7 +9,7 @@
 
 namespace tandem::server {
 
-// What an answer of Ollama's API needs besides ReplyShape.
+// The parameters of an answer of Ollama's API besides ReplyShape.
 struct OllamaReply {
   enum class Route { kChat, kGenerate };
   Route route = Route::kChat;

@@ -46,13 +46,16 @@ def key_of(*parts):
     return digest.hexdigest()
 
 
-def python_with(folder, requirements):
-    """The interpreter of a virtual environment with these requirements, which are all pinned."""
+def python_with(folder, requirements, builds=False):
+    """The interpreter of a virtual environment with these requirements.
+
+    `builds`: packages without wheels may be built, which runs their code.
+    """
     def install(target):
         run_quietly([sys.executable, "-m", "venv", str(target / "venv")])
         run_quietly([str(target / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet",
                      "--disable-pip-version-check", "--retries", "1", "--timeout", "30",
-                     "--only-binary", ":all:", "-r", str(requirements)])
+                     *([] if builds else ["--only-binary", ":all:"]), "-r", str(requirements)])
 
     installed(folder, key_of(requirements.read_bytes(), sys.version), install)
     return folder / "venv" / "bin" / "python"

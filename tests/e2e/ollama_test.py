@@ -409,5 +409,25 @@ class LlamaServer(Case):
         self.assertEqual((status, answer["error"]["param"]), (400, "suffix"))
 
 
+class Benchmarks(Case):
+    """The requests of guidellm's HTTP backend, in its order."""
+
+    def test_the_requests_of_guidellm(self):
+        server = self.serve()
+        self.assertEqual(server.request("GET", "/health")[0], 200)
+        model = server.request("GET", "/v1/models")[2]["data"][0]["id"]
+        limits = {"stream_options": {"include_usage": True, "continuous_usage_stats": True},
+                  "stop": None, "ignore_eos": True}
+        for path, body in (
+                ("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 12}),
+                (CHAT, {"messages": [{"role": "user", "content": [
+                    {"type": "text", "text": QUESTION}]}], "max_completion_tokens": 12})):
+            chunks, is_done = server.stream(path, dict(body, model=model, **limits))
+            self.assertTrue(is_done)
+            self.assertTrue(all(chunk["usage"] for chunk in chunks))
+            self.assertEqual(chunks[-1]["choices"], [])
+            self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 12)
+
+
 if __name__ == "__main__":
     harness.main()

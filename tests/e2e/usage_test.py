@@ -222,7 +222,7 @@ class Typos(unittest.TestCase):
             self.assertIn("tandem.yaml:1: unknown key 'prot'", fault)
             self.assertIn("did you mean 'port'?", fault)
         self.assertIn("did you mean", self.refused("train", "leraning_rate=1"))
-        self.assertIn("did you mean adamw?", self.refused("plan", "train.optimizer.type=adawm", "steps=1"))
+        self.assertIn("did you mean adamw?", self.refused("plan", "train.optimizer.type=adamww", "steps=1"))
 
     def test_a_missing_argument_is_named_with_its_meaning(self):
         fault = self.refused("checkpoint", "ls")

@@ -141,7 +141,7 @@ int CreateFineTuning(const FtFlags& flags) {
     }
     return kExitDone;
   }
-  JobProgress progress;
+  JobProgressLine progress;
   job = FollowJob(client, id, [&](const Json& event) { progress.Take(event); });
   progress.End();
   if (flags.remote.is_json) {

@@ -51,9 +51,9 @@ std::string FiguresLine(const Json& event) {
   return line;
 }
 
-JobProgress::JobProgress() : is_terminal_(IsTerminal(STDERR_FILENO)) {}
+JobProgressLine::JobProgressLine() : is_terminal_(IsTerminal(STDERR_FILENO)) {}
 
-void JobProgress::Take(const Json& event) {
+void JobProgressLine::Take(const Json& event) {
   const std::string figures = FiguresLine(event);
   if (figures.empty()) {
     End();
@@ -75,7 +75,7 @@ void JobProgress::Take(const Json& event) {
   }
 }
 
-void JobProgress::End() {
+void JobProgressLine::End() {
   if (has_line_) std::fputs("\n", stderr);
   has_line_ = false;
 }

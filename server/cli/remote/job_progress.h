@@ -10,9 +10,9 @@ namespace tandem::server {
 // Shows the events of a fine-tuning job on standard error: on a terminal the figures of the last
 // step in one changing line, elsewhere a line every ten seconds. Messages get a line each. One
 // thread.
-class JobProgress {
+class JobProgressLine {
  public:
-  JobProgress();
+  JobProgressLine();
   void Take(const nlohmann::ordered_json& event);
   // Ends the changing line.
   void End();

@@ -26,7 +26,7 @@ std::string OllamaNameOf(const std::string& name);
 nlohmann::ordered_json OllamaDetails(const ServedModel& model);
 // 64 hexadecimal digits that change with the name and with the weights.
 std::string OllamaDigest(const ModelRegistry::Entry& entry);
-// What the model can do, in Ollama's words.
+// Lists what the model can do, in Ollama's words.
 nlohmann::ordered_json OllamaCapabilities(const HandlerContext& context, const ServedModel& model);
 
 }  // namespace tandem::server

@@ -118,8 +118,8 @@ TEST(OpenApi, EveryReferenceLeadsSomewhereAndEverySchemaIsUsed) {
 }
 
 TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
-  std::set<std::string> names;
   const Json document = Document();
+  std::set<std::string> names;
   for (const auto& [path, item] : document["paths"].items()) {
     for (const auto& [key, operation] : item.items()) {
       if (!kMethods.contains(key)) continue;
@@ -134,8 +134,8 @@ TEST(OpenApi, EveryOperationHasANameAndItsPathParameters) {
 }
 
 TEST(OpenApi, OnlyThePagesForBrowsersAnswerHtml) {
-  std::set<std::string> pages;
   const Json document = Document();
+  std::set<std::string> pages;
   for (const auto& [path, item] : document["paths"].items()) {
     if (item.dump().find("text/html\":") != std::string::npos) pages.insert(path);
   }
