@@ -17,7 +17,7 @@ int main() {
   config.vocab_size = 256;  // every token is a byte
   config.attention = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .scale = 0.25f};
   training::TrainerOptions options;
-  options.row_length = 64;
+  options.row_length = 8;
   options.schedule = {.learning_rate = 0.003, .kind = training::ScheduleKind::kConstant};
   ThreadPool pool(0);  // one thread per core
   engine::OpsContext ops(engine::Kernels(), pool);
@@ -29,7 +29,7 @@ int main() {
   // A batch of one row. The model learns every letter but the first.
   training::Sample sample;
   sample.Append({'s', 'u', 'n', 's', 'h', 'i', 'n', 'e'}, true);
-  training::Packer packer({.row_length = 64, .n_samples = 1}, [&](int64_t) { return sample; });
+  training::Packer packer({.row_length = 8, .n_samples = 1}, [&](int64_t) { return sample; });
   training::PackedRow row;
   packer.Next(&row);
   training::MicroBatch batch;
