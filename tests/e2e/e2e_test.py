@@ -365,9 +365,10 @@ class Jobs(Case):
         self.assertEqual(answer["model"], "tuned")
         self.assertEqual(server.stop(), 0)
 
-    def test_the_readmes_examples_work(self):
-        bodies = [json.loads(body) for body in
-                  re.findall(r"-d '(\{.*?\})'", (ROOT / "README.md").read_text(), re.S)]
+    def test_the_examples_of_the_readme_and_of_the_manual_work(self):
+        pages = [ROOT / "README.md", ROOT / "config" / "manual" / "train.md"]
+        bodies = [json.loads(body) for page in pages
+                  for body in re.findall(r"-d '(\{.*?\})'", page.read_text(), re.S)]
         chat = next(b for b in bodies if "messages" in b)
         job = next(b for b in bodies if b.get("type") == "train")
         model = self.root / job["spec"]["model"]["load_parameters_path"]
