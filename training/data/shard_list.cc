@@ -90,8 +90,8 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 
 bool IsRowFile(const fs::path& path) {
   const std::string extension = ExtensionOf(path);
-  const bool is_known = extension == ".parquet" || extension == ".csv" ||
-                        extension == ".jsonl" || extension == ".ndjson" || extension == ".json";
+  const bool is_known = extension == ".parquet" || extension == ".csv" || extension == ".jsonl" ||
+                        extension == ".ndjson" || extension == ".json";
   return is_known && fs::is_regular_file(path) &&
          std::find(std::begin(kNoRows), std::end(kNoRows), path.filename()) == std::end(kNoRows);
 }
@@ -144,9 +144,9 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
     if (fs::is_directory(folder / inner)) AddSplitsOf(folder / inner, splits);
   }
   if (splits.empty()) {
-    throw Error(
-        ErrorCode::kNotFound,
-        folder.string() + ": the directory has no file of rows (.parquet, .csv, .jsonl, .ndjson, .json)");
+    throw Error(ErrorCode::kNotFound,
+                folder.string() +
+                    ": the directory has no file of rows (.parquet, .csv, .jsonl, .ndjson, .json)");
   }
   std::string names;
   for (const auto& [name, files] : splits) {
