@@ -101,7 +101,12 @@ bool JsonRows::NextElement(Cursor* at, Row* row) const {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (c == '}' || c == ']') {
-      if (depth-- == 0) break;
+      // A brace that nothing opened belongs to the element, so every element has a character.
+      if (depth > 0) {
+        --depth;
+      } else if (c == ']') {
+        break;
+      }
     } else if (c == ',' && depth == 0) {
       break;
     }

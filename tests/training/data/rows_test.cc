@@ -42,6 +42,15 @@ TEST(JsonRows, ReadsElementsOfAnArrayAsRows) {
   EXPECT_EQ(rows->Where(1), "line 3");
 }
 
+TEST(JsonRows, ABraceThatNothingOpenedIsARowWithAFault) {
+  const auto rows = JsonRows::Of("[{\"a\":1}, },\n}}, {\"a\":2}]", "f");
+
+  ASSERT_EQ(rows->size(), 4);
+  EXPECT_NE(Fault([&] { rows->Read(1); }), "");
+  EXPECT_NE(Fault([&] { rows->Read(2); }), "");
+  EXPECT_EQ(rows->Read(3)["a"], 2);
+}
+
 TEST(JsonRows, FindsEveryRowOfALongFile) {
   std::string text;
   for (int i = 0; i < 1000; ++i)
