@@ -212,23 +212,9 @@ int ShowEvents(const FtFlags& flags) {
   return 0;
 }
 
-int ActOnFineTuning(const FtFlags& flags, const std::string& action) {
-  const Json job = ClientOf(flags.remote).Post(FtPath(flags.id, "/" + action), Json::object());
-  if (flags.remote.is_json) {
-    PrintJson(job);
-  } else {
-    std::printf("%s: %s\n", VisibleLine(flags.id, 200).c_str(),
-                VisibleLine(CellOf(job, "status"), 200).c_str());
-  }
-  return 0;
-}
-
 CLI::App* AddFtVerb(CLI::App& command, const std::string& name, const std::string& effect,
                     const std::shared_ptr<FtFlags>& flags, bool needs_id) {
-  CLI::App* verb = command.add_subcommand(name, effect);
-  AddRemoteFlags(*verb, flags->remote);
-  if (needs_id) verb->add_option("job", flags->id, "id of the job")->required()->type_name("JOB");
-  return verb;
+  return AddRemoteVerb(command, name, effect, flags->remote, needs_id ? &flags->id : nullptr);
 }
 
 void AddFtCreate(CLI::App& command, const std::shared_ptr<FtFlags>& flags, int& exit_code) {
@@ -287,10 +273,9 @@ void AddFt(CLI::App& command, int& exit_code) {
   for (const auto& [name, effect] : {std::pair("cancel", "end a job; its checkpoints stay"),
                                      std::pair("pause", "stop a job after its next checkpoint"),
                                      std::pair("resume", "continue a paused job")}) {
-    AddFtVerb(command, name, effect, flags, true)
-        ->callback([flags, action = std::string(name), &exit_code] {
-          exit_code = ActOnFineTuning(*flags, action);
-        });
+    AddFtVerb(command, name, effect, flags, true)->callback([flags, action = std::string(name)] {
+      ActOnRemoteJob(flags->remote, flags->id, FtPath(flags->id, "/" + action));
+    });
   }
 }
 

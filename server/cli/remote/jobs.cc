@@ -103,23 +103,9 @@ int PrintLog(const JobsFlags& flags) {
   return status == "failed" ? kExitFailed : kExitDone;
 }
 
-int ActOnJob(const JobsFlags& flags, const std::string& action) {
-  const Json job = ClientOf(flags.remote).Post(JobPath(flags, "/" + action), Json::object());
-  if (flags.remote.is_json) {
-    PrintJson(job);
-  } else {
-    std::printf("%s: %s\n", VisibleLine(flags.id, 200).c_str(),
-                VisibleLine(CellOf(job, "status"), 200).c_str());
-  }
-  return 0;
-}
-
 CLI::App* AddJobVerb(CLI::App& command, const std::string& name, const std::string& effect,
                      const std::shared_ptr<JobsFlags>& flags, bool needs_id) {
-  CLI::App* verb = command.add_subcommand(name, effect);
-  AddRemoteFlags(*verb, flags->remote);
-  if (needs_id) verb->add_option("job", flags->id, "id of the job")->required()->type_name("JOB");
-  return verb;
+  return AddRemoteVerb(command, name, effect, flags->remote, needs_id ? &flags->id : nullptr);
 }
 
 }  // namespace
@@ -150,10 +136,9 @@ void AddJobs(CLI::App& command, int& exit_code) {
   for (const auto& [name, effect] : {std::pair("cancel", "end a job; its results so far stay"),
                                      std::pair("pause", "stop a job after its next checkpoint"),
                                      std::pair("resume", "continue a paused job")}) {
-    AddJobVerb(command, name, effect, flags, true)
-        ->callback([flags, action = std::string(name), &exit_code] {
-          exit_code = ActOnJob(*flags, action);
-        });
+    AddJobVerb(command, name, effect, flags, true)->callback([flags, action = std::string(name)] {
+      ActOnRemoteJob(flags->remote, flags->id, JobPath(*flags, "/" + action));
+    });
   }
 }
 
