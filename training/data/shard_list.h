@@ -6,8 +6,8 @@
 
 namespace tandem::training {
 
-// The files of rows (.parquet, .csv, .jsonl, .ndjson, .json) that a path selects, ordered by name. A path
-// is
+// The files of rows (.parquet, .csv, .jsonl, .ndjson, .json) that a path selects, ordered by name.
+// A path is
 // - a file;
 // - a pattern: * and ? in its last component, as in a shell;
 // - a list of paths separated by ;, in this order;
