@@ -40,6 +40,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"engine/kernels/reference", {"engine/kernels"}},
     {"engine/ops", {"engine/base", "engine/tensor", "engine/kernels"}},
     {"engine/model/families", {"engine/base", "engine/io", "engine/ops"}},
+    {"engine/model/families/dense", {"engine/base", "engine/io", "engine/model/families"}},
     // Reads files by the architectures of the families.
     {"engine/formats/gguf", {"engine/base", "engine/formats/stored", "engine/model/families"}},
     {"engine/sched", {"engine/base", "engine/kv", "engine/api"}},
