@@ -7,8 +7,8 @@
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 
-// THE list: a family is one file in a folder below and one line here. A macro, because each constant
-// of another file needs a declaration as well as its entry in the table.
+// THE list: a family is one file in a folder below and one line here. A macro, because each
+// constant of another file needs a declaration as well as its entry in the table.
 #define TANDEM_FAMILIES(FAMILY) \
   FAMILY(kLlamaFamily)          \
   FAMILY(kMistralFamily)        \
