@@ -148,5 +148,8 @@ void SendAccepted(const Job& job, const ResponseWriter& writer);
 
 // Throws kInvalidArgument (unsupported_media_type) unless the content type is application/json.
 void RequireJson(const Request& request);
+// Calls RequireJson for a request of a page, which has an Origin. Other programs send Ollama any
+// content type or none, as its documentation does. A browser names the origin in each POST.
+void RequireJsonFromPages(const Request& request);
 
 }  // namespace tandem::server

@@ -18,4 +18,8 @@ void RequireJson(const Request& request) {
       .WithReason("unsupported_media_type");
 }
 
+void RequireJsonFromPages(const Request& request) {
+  if (request.FindHeader("origin") != nullptr) RequireJson(request);
+}
+
 }  // namespace tandem::server

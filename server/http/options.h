@@ -52,7 +52,7 @@ struct HttpOptions {
   // Accepted names besides localhost and `host`; "*" accepts every name. See AllowedHosts.
   std::vector<std::string> allowed_hosts;
   // The web origin whose pages may use this server; "*" permits all. Empty: all origins if every
-  // caller needs a key, otherwise only pages of this machine.
+  // caller needs a key, otherwise only pages of this machine and of installed programs.
   std::string cors_origin;
   bool requires_key = false;
 };

@@ -37,10 +37,18 @@ std::string HttpDate() {
   return std::string(text.data(), n);
 }
 
-// Pages served from this machine may use an open server; other pages may not.
+// Schemes under which installed programs show their own pages: Obsidian and other Electron
+// programs, Tauri, VS Code. No web page can have such an origin, and Ollama permits them too.
+constexpr std::array<std::string_view, 4> kProgramSchemes = {"app", "tauri", "vscode-file",
+                                                             "vscode-webview"};
+
+// Pages of programs and pages served from this machine may use an open server; others may not.
 bool IsLocalOrigin(std::string_view origin) {
   const size_t scheme = origin.find("://");
   if (scheme == std::string_view::npos) return false;
+  if (std::ranges::find(kProgramSchemes, origin.substr(0, scheme)) != kProgramSchemes.end()) {
+    return true;
+  }
   std::string_view host = origin.substr(scheme + 3);
   if (host.starts_with('[')) {
     const size_t end = host.find(']');
@@ -193,7 +201,8 @@ Response PreflightAnswer(const std::string& allow) {
       {"access-control-allow-methods", "GET, POST, PUT, DELETE, OPTIONS"},
       // Wildcards within a header name are not allowed, so the SDK's headers are listed one by one.
       {"access-control-allow-headers",
-       "authorization, content-type, x-request-id, openai-organization, openai-project, "
+       "authorization, content-type, user-agent, x-request-id, x-requested-with, openai-beta, "
+       "openai-organization, openai-project, "
        "x-stainless-arch, x-stainless-async, x-stainless-custom-poll-interval, "
        "x-stainless-helper-method, x-stainless-lang, x-stainless-os, x-stainless-package-version, "
        "x-stainless-poll-helper, x-stainless-read-timeout, x-stainless-retry-count, "

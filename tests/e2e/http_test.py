@@ -1128,6 +1128,9 @@ class HeadersOfAnswers(Http):
         server = self.serve()
         for origin, allowed in (("http://localhost", True), ("http://localhost:3000", True),
                                 ("https://127.0.0.1:5173", True), ("http://[::1]:80", True),
+                                ("app://obsidian.md", True), ("vscode-webview://0a1b", True),
+                                ("app.evil.example://x", False), ("https://app", False),
+                                ("chrome-extension://abc", False), ("file://", False),
                                 ("https://evil.example", False), ("http://localhost.evil.example", False),
                                 ("http://127.0.0.1.evil.example", False), ("null", False),
                                 ("http://evil.example/localhost", False), ("localhost", False),
@@ -1152,7 +1155,7 @@ class HeadersOfAnswers(Http):
         self.assertEqual(reply.status, 204)
         self.assertEqual(reply.headers["access-control-allow-methods"], "GET, POST, PUT, DELETE, OPTIONS")
         allowed = reply.headers["access-control-allow-headers"].split(", ")
-        for name in ("authorization", "content-type", "x-request-id", "openai-organization",
+        for name in ("authorization", "content-type", "user-agent", "x-request-id", "openai-organization",
                      "openai-project", "x-stainless-lang", "x-stainless-retry-count",
                      "x-stainless-timeout", "x-stainless-package-version"):
             self.assertIn(name, allowed)

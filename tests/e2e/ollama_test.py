@@ -26,10 +26,13 @@ def turn(**more):
                  "options": {"num_predict": 40, "temperature": 0}}, **more)
 
 
-def open_request(server, path, body, key=None, method="POST", content_type="application/json"):
+def open_request(server, path, body, key=None, method="POST", content_type="application/json",
+                 origin=None):
     """(connection, response)"""
     connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
     headers = {"Content-Type": content_type} if content_type else {}
+    if origin:
+        headers["Origin"] = origin
     if key:
         headers["Authorization"] = f"Bearer {key}"
     connection.request(method, path, body if isinstance(body, str) else json.dumps(body), headers)
@@ -174,7 +177,6 @@ class Faults(OllamaCase):
         self.refused(server, 403, "/api/pull", {"model": "org/name"}, "admin", key="secret")
         key = {"key": "secret"}
         self.refused(server, 405, "/api/chat", "", "method", method="GET", **key)
-        self.refused(server, 415, "/api/chat", turn(), "application/json", content_type="", **key)
         self.refused(server, 400, "/api/chat", "{", "the body", **key)
         self.refused(server, 400, "/api/chat", {}, "model", **key)
         self.refused(server, 400, "/api/chat", turn(options={"temperature": 9}),
@@ -216,22 +218,29 @@ class Faults(OllamaCase):
             return all(not slot["is_processing"] for slot in server.request("GET", "/slots")[2])
         self.wait_until("idle", is_idle)
 
-    def test_pages_of_other_origins_are_refused_unless_allowed(self):
-        def chat(server):
-            connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
-            connection.request("POST", "/api/chat", json.dumps(turn(stream=False)),
-                               {"Content-Type": "application/json", "Origin": "app://obsidian.md"})
-            response = connection.getresponse()
-            text = json.loads(response.read())
-            connection.close()
-            return response, text
+    def test_pages_of_other_origins_are_refused_and_pages_of_programs_are_not(self):
         server = self.serve()
-        response, text = chat(server)
-        self.assertEqual((response.status, set(text)), (403, {"error"}))
-        server.stop()
-        response, _ = chat(self.serve("--cors-origin", "app://obsidian.md"))
-        self.assertEqual(response.status, 200)
-        self.assertEqual(response.headers["access-control-allow-origin"], "app://obsidian.md")
+        status, headers, answer = ask(server, "/api/chat", turn(stream=False),
+                                      origin="https://evil.example")
+        self.assertEqual((status, set(answer)), (403, {"error"}))
+        self.assertIsNone(headers["access-control-allow-origin"])
+        for origin in ("app://obsidian.md", "tauri://localhost", "vscode-webview://0a1b"):
+            status, headers, _ = ask(server, "/api/chat", turn(stream=False), origin=origin)
+            self.assertEqual((status, headers["access-control-allow-origin"]), (200, origin))
+
+    def test_a_program_needs_no_content_type_and_a_page_does(self):
+        server = self.serve()
+        form = "application/x-www-form-urlencoded"
+        for path, body in (("/api/chat", turn(stream=False)), ("/api/show", {"model": MODEL}),
+                           ("/api/generate", {"model": MODEL, "prompt": "Once", "stream": False,
+                                              "options": {"num_predict": 4}}),
+                           ("/api/embed", {"model": MODEL, "input": "A dog."})):
+            for content_type in ("", form, "text/plain;charset=UTF-8"):
+                self.assertEqual(ask(server, path, body, content_type=content_type)[0], 200)
+            status, _, answer = ask(server, path, body, content_type=form,
+                                    origin="http://localhost:3000")
+            self.assertEqual(status, 415)
+            self.assertIn("application/json", answer["error"])
 
 
 class Lists(OllamaCase):
@@ -407,6 +416,59 @@ class LlamaServer(Case):
         status, _, answer = server.request("POST", "/infill",
                                            {"input_prefix": "a", "input_suffix": "b"})
         self.assertEqual((status, answer["error"]["param"]), (400, "suffix"))
+
+
+class Plugins(OllamaCase):
+    """The requests of Obsidian's plugins: those that use fetch name their origin, the others nothing."""
+    ORIGIN = "app://obsidian.md"
+
+    def preflight(self, server, path, wanted):
+        connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
+        connection.request("OPTIONS", path, headers={
+            "Origin": self.ORIGIN, "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": ",".join(wanted)})
+        response = connection.getresponse()
+        response.read()
+        connection.close()
+        self.assertEqual(response.status, 204)
+        self.assertEqual(response.headers["access-control-allow-origin"], self.ORIGIN)
+        self.assertLessEqual(set(wanted),
+                             set(response.headers["access-control-allow-headers"].split(", ")))
+
+    def test_copilot_and_local_gpt_ask_with_fetch(self):
+        server = self.serve()
+        tags = json.loads(self.text_of(server, "GET", "/api/tags"))
+        self.assertEqual([model["name"] for model in tags["models"]], [f"{MODEL}:latest"])
+        for path in ("/api/chat", "/api/show", "/api/embed"):
+            self.preflight(server, path, ["authorization", "content-type", "user-agent"])
+        shown = json.loads(self.text_of(server, "POST", "/api/show", {"model": f"{MODEL}:latest"}))
+        lengths = [value for key, value in shown["model_info"].items()
+                   if key.endswith(".context_length")]
+        self.assertEqual(len(lengths), 1)
+        text = self.text_of(server, "POST", "/api/chat", turn(
+            stream=True, options={"temperature": 0.1, "num_predict": 20, "num_ctx": lengths[0]}))
+        answers = [json.loads(line) for line in text.splitlines()]
+        self.assertEqual([answer["done"] for answer in answers].count(True), 1)
+        self.assertEqual(answers[-1]["done_reason"], "length")
+        embedded = json.loads(self.text_of(server, "POST", "/api/embed",
+                                           {"model": f"{MODEL}:latest", "input": ["A note."]}))
+        self.assertEqual(len(embedded["embeddings"]), 1)
+
+    def text_of(self, server, method, path, body=""):
+        connection, response = open_request(server, path, body, method=method, origin=self.ORIGIN)
+        text = response.read().decode()
+        connection.close()
+        self.assertEqual((response.status, response.headers["access-control-allow-origin"]),
+                         (200, self.ORIGIN), text)
+        return text
+
+    def test_smart_connections_asks_without_a_content_type(self):
+        server = self.serve()
+        status, _, shown = ask(server, "/api/show", {"model": f"{MODEL}:latest"}, content_type="")
+        self.assertEqual(status, 200)
+        self.assertTrue(any(".context_length" in key for key in shown["model_info"]))
+        answers = lines(server, "/api/chat", turn(stream=True), content_type="")
+        self.assertEqual([line for line in answers if "done_reason" in line], answers[-1:])
 
 
 class Benchmarks(Case):

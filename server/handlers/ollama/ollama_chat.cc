@@ -124,7 +124,7 @@ void AnswerOllama(const HandlerContext& context, const OllamaCall& call, const R
 
 void HandleOllama(const HandlerContext& context, OllamaRoute route, const Request& request,
                   const ResponseWriter& writer) {
-  RequireJson(request);
+  RequireJsonFromPages(request);
   const Json body = ParseJsonObject(request.body);
   OllamaCall call;
   call.route = route;

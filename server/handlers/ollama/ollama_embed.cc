@@ -74,7 +74,7 @@ std::vector<TokenId> EncodeOllamaText(const ServedModel& model, const std::strin
 
 void AnswerEmbed(const HandlerContext& context, OllamaEmbedRoute route, const Request& request,
                  const ResponseWriter& writer) {
-  RequireJson(request);
+  RequireJsonFromPages(request);
   const Json json = ParseJsonObject(request.body);
   const std::string name = ReadOllamaName(json);
   const auto model = FindOllamaModel(context, request, name);

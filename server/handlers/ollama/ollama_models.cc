@@ -113,7 +113,7 @@ std::string ParametersText(const ServedModel& model) {
 
 // POST /api/show
 void OllamaShow(const HandlerContext& context, Request request, ResponseWriter writer) {
-  RequireJson(request);
+  RequireJsonFromPages(request);
   const std::string name = ReadOllamaName(ParseJsonObject(request.body));
   const auto model = context.models.Look(ServedNameOf(context, name), ViewerOf(context, request));
   const auto& chat_template = model->loaded().chat_template;

@@ -130,7 +130,7 @@ void LoadPulled(const HandlerContext& context, const PullPlan& plan, const std::
 
 // POST /api/pull
 void OllamaPull(const HandlerContext& context, Request request, ResponseWriter writer) {
-  RequireJson(request);
+  RequireJsonFromPages(request);
   const Json body = ParseJsonObject(request.body);
   FieldReader reader(body);
   const bool streams = reader.Bool("stream").value_or(true);

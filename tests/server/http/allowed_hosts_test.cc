@@ -127,6 +127,20 @@ TEST_F(HttpServerTest, PagesOfOtherOriginsAreRefusedWhateverTheMethod) {
   EXPECT_EQ(Ask(head + "Host: localhost\r\n\r\n").status, 200) << "no browser";
 }
 
+TEST_F(HttpServerTest, PagesOfInstalledProgramsMaySendAndOtherSchemesMayNot) {
+  StartServer();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n";
+  for (const std::string origin :
+       {"app://obsidian.md", "tauri://localhost", "vscode-file://x", "vscode-webview://0a1b"}) {
+    const auto reply = Ask(head + "Origin: " + origin + "\r\n\r\n");
+    EXPECT_EQ(reply.status, 200) << origin;
+    EXPECT_EQ(reply.headers.at("access-control-allow-origin"), origin);
+  }
+  for (const char* origin : {"app", "apps://x", "chrome-extension://x", "file://", "https://app"}) {
+    EXPECT_EQ(Ask(head + "Origin: " + origin + "\r\n\r\n").status, 403) << origin;
+  }
+}
+
 TEST_F(HttpServerTest, APageOfTheServersOwnHostIsNoForeignPage) {
   HttpOptions options;
   options.allowed_hosts = {"ui.example"};
