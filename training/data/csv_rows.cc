@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/base/attempt.h"
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/base/utf8.h"
@@ -15,38 +14,31 @@
 namespace tandem::training {
 namespace {
 
-constexpr int64_t kCsvStride = 32;
 constexpr std::string_view kCsvByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::string_view kCsvSpace = " \t\r";
 
-Error BadRow(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
+Error BadCsvRow(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
 
 }  // namespace
 
 CsvRows::CsvRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
                  std::string name)
-    : file_(std::move(file)), text_(text), name_(std::move(name)) {
-  RefuseOtherKinds(text_, name_, "CSV");
+    : ScannedRows(std::move(file), text, std::move(name)) {
+  RefuseOtherKinds(text, this->name(), "CSV");
   Cursor at;
-  if (text_.starts_with(kCsvByteOrderMark)) at.offset = kCsvByteOrderMark.size();
+  if (text.starts_with(kCsvByteOrderMark)) at.offset = kCsvByteOrderMark.size();
   Row row;
-  if (!Next(&at, &row)) throw Error(ErrorCode::kDataLoss, name_ + ": the file is empty");
+  if (!Next(&at, &row)) throw Error(ErrorCode::kDataLoss, this->name() + ": the file is empty");
   ReadHeader(row);
-  for (;;) {
-    const Cursor before = at;
-    if (!Next(&at, &row)) break;
-    if (n_rows_ % kCsvStride == 0) places_.push_back(before);
-    ++n_rows_;
-  }
-  if (n_rows_ == 0) {
-    throw Error(ErrorCode::kDataLoss, name_ + ": the file has a header and no rows");
+  Index(at);
+  if (size() == 0) {
+    throw Error(ErrorCode::kDataLoss, this->name() + ": the file has a header and no rows");
   }
 }
 
 std::shared_ptr<const CsvRows> CsvRows::Open(const std::filesystem::path& path) {
   auto file = engine::MappedFile::Open(path);
-  const std::span<const std::byte> bytes = file->bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string_view text = TextOf(*file);
   return std::shared_ptr<const CsvRows>(new CsvRows(std::move(file), text, path.string()));
 }
 
@@ -57,7 +49,7 @@ std::shared_ptr<const CsvRows> CsvRows::Of(std::string_view text, const std::str
 void CsvRows::ReadHeader(const Row& row) {
   const auto fault = [&](const std::string& what) {
     return Error(ErrorCode::kDataLoss,
-                 name_ + ": line " + std::to_string(row.line) + ": the header " + what);
+                 name() + ": line " + std::to_string(row.line) + ": the header " + what);
   };
   if (row.text.size() > kMaxCsvRowBytes) throw fault("is longer than a row may be");
   std::vector<Field> fields;
@@ -83,27 +75,28 @@ void CsvRows::ReadHeader(const Row& row) {
 
 // A quote opens a quoted part at the begin of a field only; elsewhere it is a character.
 bool CsvRows::Next(Cursor* at, Row* row) const {
-  while (at->offset < text_.size()) {
+  const std::string_view all = text();
+  while (at->offset < all.size()) {
     const size_t begin = at->offset;
     const int64_t line = at->line;
     bool is_quoted = false;
     bool is_field_begin = true;
     size_t i = begin;
-    for (; i < text_.size(); ++i) {
-      const char c = text_[i];
+    for (; i < all.size(); ++i) {
+      const char c = all[i];
       if (c == '\n') {
         ++at->line;
         if (!is_quoted) break;
       } else if (c == '"' && is_quoted) {
-        is_quoted = i + 1 < text_.size() && text_[i + 1] == '"';
+        is_quoted = i + 1 < all.size() && all[i + 1] == '"';
         if (is_quoted) ++i;
       } else if (c == '"' && is_field_begin) {
         is_quoted = true;
       }
       is_field_begin = !is_quoted && c == ',';
     }
-    at->offset = std::min(i + 1, text_.size());
-    std::string_view text = text_.substr(begin, i - begin);
+    at->offset = std::min(i + 1, all.size());
+    std::string_view text = all.substr(begin, i - begin);
     if (!is_quoted && text.ends_with('\r')) text.remove_suffix(1);
     if (text.find_first_not_of(kCsvSpace) == std::string_view::npos) continue;
     *row = {text, line};
@@ -117,7 +110,7 @@ std::vector<CsvRows::Field> CsvRows::Split(std::string_view row) {
   size_t at = 0;
   for (;;) {
     if (fields.size() == kMaxCsvColumns) {
-      throw BadRow("has more than " + std::to_string(kMaxCsvColumns) + " fields");
+      throw BadCsvRow("has more than " + std::to_string(kMaxCsvColumns) + " fields");
     }
     Field& field = fields.emplace_back();
     if (at < row.size() && row[at] == '"') {
@@ -125,8 +118,8 @@ std::vector<CsvRows::Field> CsvRows::Split(std::string_view row) {
       for (++at;; ++at) {
         const size_t quote = row.find('"', at);
         if (quote == std::string_view::npos) {
-          throw BadRow("has a quote in field " + std::to_string(fields.size()) +
-                       " that is not closed");
+          throw BadCsvRow("has a quote in field " + std::to_string(fields.size()) +
+                          " that is not closed");
         }
         field.value += row.substr(at, quote - at);
         at = quote + 1;
@@ -134,7 +127,8 @@ std::vector<CsvRows::Field> CsvRows::Split(std::string_view row) {
         field.value += '"';
       }
       if (at < row.size() && row[at] != ',') {
-        throw BadRow("has text after the closing quote of field " + std::to_string(fields.size()));
+        throw BadCsvRow("has text after the closing quote of field " +
+                        std::to_string(fields.size()));
       }
     } else {
       const size_t end = std::min(row.find(',', at), row.size());
@@ -146,25 +140,17 @@ std::vector<CsvRows::Field> CsvRows::Split(std::string_view row) {
   }
 }
 
-CsvRows::Row CsvRows::Find(int64_t i) const {
-  TANDEM_CHECK(i >= 0 && i < n_rows_);
-  Cursor at = places_[static_cast<size_t>(i / kCsvStride)];
-  Row row;
-  for (int64_t skipped = 0; skipped <= i % kCsvStride; ++skipped) TANDEM_CHECK(Next(&at, &row));
-  return row;
-}
-
 nlohmann::ordered_json CsvRows::Read(int64_t i) const {
   const Row row = Find(i);
   if (row.text.size() > kMaxCsvRowBytes) {
-    throw BadRow("has " + std::to_string(row.text.size()) + " bytes, the limit is " +
-                 std::to_string(kMaxCsvRowBytes));
+    throw BadCsvRow("has " + std::to_string(row.text.size()) + " bytes, the limit is " +
+                    std::to_string(kMaxCsvRowBytes));
   }
-  if (!IsValidUtf8(row.text)) throw BadRow("is not valid UTF-8");
+  if (!IsValidUtf8(row.text)) throw BadCsvRow("is not valid UTF-8");
   std::vector<Field> fields = Split(row.text);
   if (fields.size() != columns_.size()) {
-    throw BadRow("has " + std::to_string(fields.size()) + " fields, the header has " +
-                 std::to_string(columns_.size()));
+    throw BadCsvRow("has " + std::to_string(fields.size()) + " fields, the header has " +
+                    std::to_string(columns_.size()));
   }
   auto json = nlohmann::ordered_json::object();
   for (size_t column = 0; column < fields.size(); ++column) {
@@ -175,7 +161,5 @@ nlohmann::ordered_json CsvRows::Read(int64_t i) const {
   }
   return json;
 }
-
-std::string CsvRows::Where(int64_t i) const { return "line " + std::to_string(Find(i).line); }
 
 }  // namespace tandem::training
