@@ -1,3 +1,5 @@
+#include <array>
+#include <cstddef>
 #include <string>
 #include <utility>
 
@@ -7,62 +9,48 @@
 namespace tandem::server {
 namespace {
 
-void RefuseOllamaRoute(const ResponseWriter& writer, const std::string& what) {
-  writer.Send(ToResponse(MakeErrorReply(501, "not_implemented", what)));
+// A route of Ollama's that is always 501.
+struct AbsentRoute {
+  const char* method;
+  const char* pattern;
+  const char* reason;  // with the alternative
+};
+
+constexpr std::array kAbsentRoutes = {
+    AbsentRoute{"POST", "/api/create",
+                "this server reads no Modelfiles: load a model with POST /admin/models/load or "
+                "/api/pull, convert or quantise one with POST /admin/convert, and send the system "
+                "prompt with each request"},
+    AbsentRoute{"POST", "/api/copy",
+                "this server copies no models: give one a second name with POST /admin/aliases"},
+    AbsentRoute{"DELETE", "/api/delete",
+                "this server deletes only models that its jobs have made, with DELETE "
+                "/v1/models/NAME; POST /admin/models/unload frees the memory of any other"},
+    AbsentRoute{"POST", "/api/push",
+                "this server uploads no models: the finished model of a job is a directory for the "
+                "hub's own tools"},
+    AbsentRoute{"POST", "/api/blobs/{digest}",
+                "this server takes no blobs: put the model's files below --model-root and load "
+                "them with POST /admin/models/load"},
+};
+
+template <size_t kRoute>
+void RefuseAbsent(const HandlerContext&, Request, ResponseWriter writer) {
+  writer.Send(ToResponse(MakeErrorReply(501, "not_implemented", kAbsentRoutes[kRoute].reason)));
 }
 
-// POST /api/create
-void OllamaCreate(const HandlerContext&, Request, ResponseWriter writer) {
-  RefuseOllamaRoute(writer,
-                    "this server reads no Modelfiles: load a model with POST /admin/models/load or "
-                    "/api/pull, convert or quantise one with POST /admin/convert, and send the "
-                    "system prompt with each request");
-}
-
-// POST /api/copy
-void OllamaCopy(const HandlerContext&, Request, ResponseWriter writer) {
-  RefuseOllamaRoute(writer,
-                    "this server copies no models: give one a second name with POST "
-                    "/admin/aliases");
-}
-
-// DELETE /api/delete
-void OllamaDelete(const HandlerContext&, Request, ResponseWriter writer) {
-  RefuseOllamaRoute(writer,
-                    "this server deletes only models that its jobs have made, with DELETE "
-                    "/v1/models/NAME; POST /admin/models/unload frees the memory of any other");
-}
-
-// POST /api/push
-void OllamaPush(const HandlerContext&, Request, ResponseWriter writer) {
-  RefuseOllamaRoute(writer,
-                    "this server uploads no models: the finished model of a job is a directory "
-                    "for the hub's own tools");
-}
-
-// POST /api/blobs/{digest}
-void OllamaBlobs(const HandlerContext&, Request, ResponseWriter writer) {
-  RefuseOllamaRoute(writer,
-                    "this server takes no blobs: put the model's files below --model-root and load "
-                    "them with POST /admin/models/load");
+template <size_t... kRoutes>
+constexpr auto EndpointsOf(std::index_sequence<kRoutes...>) {
+  return std::array{Endpoint{.method = kAbsentRoutes[kRoutes].method,
+                             .pattern = kAbsentRoutes[kRoutes].pattern,
+                             .handle = RefuseAbsent<kRoutes>,
+                             .api = ApiKind::kOllama}...};
 }
 
 }  // namespace
 
 std::span<const Endpoint> OllamaAbsentEndpoints() {
-  static constexpr Endpoint kEndpoints[] = {
-      {.method = "POST", .pattern = "/api/create", .handle = OllamaCreate, .api = ApiKind::kOllama},
-      {.method = "POST", .pattern = "/api/copy", .handle = OllamaCopy, .api = ApiKind::kOllama},
-      {.method = "DELETE",
-       .pattern = "/api/delete",
-       .handle = OllamaDelete,
-       .api = ApiKind::kOllama},
-      {.method = "POST", .pattern = "/api/push", .handle = OllamaPush, .api = ApiKind::kOllama},
-      {.method = "POST",
-       .pattern = "/api/blobs/{digest}",
-       .handle = OllamaBlobs,
-       .api = ApiKind::kOllama},
-  };
+  static constexpr auto kEndpoints = EndpointsOf(std::make_index_sequence<kAbsentRoutes.size()>());
   return kEndpoints;
 }
 
