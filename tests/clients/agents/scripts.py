@@ -50,8 +50,12 @@ SCRIPTS = {
     "shell": [call("exec_command", cmd="cat greeting.txt"), "The greeting is read."],
     "write": [call("Write", file_path="letter.txt", content="Dear reader\n"),
               "The letter is written."],
+    "read": [call("Read", filepath="greeting.txt"), "The greeting is read."],
+    "write-path": [call("Write", filepath="letter.txt", content="Dear reader\n"),
+                   "The letter is written."],
     "bash": [call("Bash", command="cat greeting.txt", description="Read the greeting"),
              "The greeting is read."],
+    "lamp": [call("HassTurnOn", name="Lamp"), "The lamp is on."],
     "report-call": [call("get_weather", city="Paris"), call("final_result", **REPORT)],
 }
 
