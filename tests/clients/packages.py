@@ -13,11 +13,11 @@ class Unavailable(Exception):
     """A language whose packages cannot be installed here; the text gives the reason in one line."""
 
 
-def run_quietly(command, **options):
+def run_quietly(command, limit_s=INSTALL_LIMIT_S, **options):
     """Raises Unavailable with the last output line, unless the command exits with 0."""
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=INSTALL_LIMIT_S, **options)
+                              timeout=limit_s, **options)
     except (OSError, subprocess.TimeoutExpired) as fault:
         raise Unavailable(f"{pathlib.Path(command[0]).name}: {fault}") from fault
     if done.returncode != 0:
@@ -46,18 +46,44 @@ def key_of(*parts):
     return digest.hexdigest()
 
 
-def python_with(folder, requirements, builds=False):
+def pip_install(python, *arguments, limit_s=INSTALL_LIMIT_S):
+    run_quietly([str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+                 "--retries", "1", "--timeout", "30", *arguments], limit_s)
+
+
+def python_with(folder, requirements, builds=False, limit_s=INSTALL_LIMIT_S):
     """The interpreter of a virtual environment with these requirements.
 
     `builds`: packages without wheels may be built, which runs their code.
     """
     def install(target):
         run_quietly([sys.executable, "-m", "venv", str(target / "venv")])
-        run_quietly([str(target / "venv" / "bin" / "python"), "-m", "pip", "install", "--quiet",
-                     "--disable-pip-version-check", "--retries", "1", "--timeout", "30",
-                     *([] if builds else ["--only-binary", ":all:"]), "-r", str(requirements)])
+        pip_install(target / "venv" / "bin" / "python",
+                    *([] if builds else ["--only-binary", ":all:"]), "-r", str(requirements),
+                    limit_s=limit_s)
 
     installed(folder, key_of(requirements.read_bytes(), sys.version), install)
+    return folder / "venv" / "bin" / "python"
+
+
+def python_beside(folder, requirements, other, alone=False):
+    """An environment with these requirements that also sees the packages of `other`, an interpreter.
+
+    `alone`: only the named packages are installed, without their dependencies.
+    """
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    paths = subprocess.run([str(other), "-c", where], capture_output=True, text=True,
+                           check=True).stdout
+
+    def install(target):
+        run_quietly([str(other), "-m", "venv", str(target / "venv")])
+        python = target / "venv" / "bin" / "python"
+        (packages,) = (target / "venv" / "lib").glob("python*/site-packages")
+        (packages / "other.pth").write_text(paths)
+        pip_install(python, *(["--no-deps"] if alone else []), "-r", str(requirements),
+                    limit_s=1800)
+
+    installed(folder, key_of(requirements.read_bytes(), paths, alone), install)
     return folder / "venv" / "bin" / "python"
 
 
