@@ -42,10 +42,11 @@ def run_guidellm(context):
         scratch = context.scratch / form.replace("/", "-")
         scratch.mkdir()
         report = scratch / "report.json"
-        measure([python.parent / "guidellm", "run", "--disable-progress", "--backend",
-                 f"kind=openai_http,target={context.url},model=tandem-stories,request_format={form}",
-                 "--tokenizer", f"kind=huggingface_auto,model={MODEL_FOLDER}", "--data",
-                 f"kind=synthetic_text,prompt_tokens=64,output_tokens={TOKENS}",
+        backend = f"kind=openai_http,target={context.url},model=tandem-stories"
+        measure([python.parent / "guidellm", "run", "--disable-progress",
+                 "--backend", f"{backend},request_format={form}",
+                 "--tokenizer", f"kind=huggingface_auto,model={MODEL_FOLDER}",
+                 "--data", f"kind=synthetic_text,prompt_tokens=64,output_tokens={TOKENS}",
                  "--profile", "kind=concurrent,streams=4",
                  "--constraint", f"kind=max_requests,count={REQUESTS}",
                  "--output", f"kind=json,path={report}"], scratch)
@@ -64,12 +65,12 @@ def run_vllm_bench(context):
     for backend, route in (("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")):
         scratch = context.scratch / backend
         scratch.mkdir()
-        measure([python.parent / "vllm", "bench", "serve", "--backend", backend, "--endpoint", route,
-                 "--base-url", context.url, "--model", "tandem-stories", "--tokenizer",
-                 MODEL_FOLDER, "--dataset-name", "random", "--random-input-len", "64",
-                 "--random-output-len", TOKENS, "--num-prompts", REQUESTS, "--max-concurrency", "4", "--ignore-eos",
-                 "--disable-tqdm", "--save-result", "--save-detailed", "--result-filename",
-                 "report.json"], scratch)
+        measure([python.parent / "vllm", "bench", "serve", "--backend", backend,
+                 "--endpoint", route, "--base-url", context.url, "--model", "tandem-stories",
+                 "--tokenizer", MODEL_FOLDER, "--dataset-name", "random", "--ignore-eos",
+                 "--random-input-len", "64", "--random-output-len", TOKENS,
+                 "--num-prompts", REQUESTS, "--max-concurrency", "4", "--disable-tqdm",
+                 "--save-result", "--save-detailed", "--result-filename", "report.json"], scratch)
         report = json.loads((scratch / "report.json").read_text())
         assert report["completed"] == REQUESTS, report
         assert report["failed"] == 0, report["errors"]
