@@ -355,7 +355,11 @@ class Stored(Server):
 
         reference = self.create(input=[{"type": "item_reference", "id": first["output"][0]["id"]},
                                        {"role": "user", "content": "More."}])
-        self.assertEqual(reference["status"], first["status"])
+        chat = self.server.post(CHAT, {
+            "model": MODEL, "temperature": 0, "max_tokens": 40,
+            "messages": [{"role": "assistant", "content": text_of(first)},
+                         {"role": "user", "content": "More."}]})
+        self.assertEqual(text_of(reference), chat["choices"][0]["message"]["content"])
 
     def test_a_call_and_its_result_are_in_the_chain(self):
         first = self.create(tools=[TOOL])
