@@ -1016,7 +1016,7 @@ class Streams(ApiCase):
         for seed in range(20):
             fields = dict(max_tokens=30, temperature=2, seed=seed, logit_bias=bias, ignore_eos=True)
             whole = plain_text(self.post(COMPLETIONS, completion(**fields)))
-            # Both occur, and their beginnings occur before.
+            # Each occurs by construction; with two letters, parts of it usually occur earlier.
             stops = [whole[20:24], whole[24:29]]
             end, stop = min((whole.index(s) + len(s), s) for s in stops)
             wanted.add(whole[:end - len(stop)])
