@@ -159,6 +159,12 @@ void FillBlocks(BlockFormat block, const GemmBenchOptions::Shape& shape, std::by
     for (int64_t g = 0; g < engine::GroupsOf(shape.k); ++g) {
       engine::BlockGroup group{.scale = scale};
       for (int8_t& q : group.q) q = static_cast<int8_t>(rng() % 16 - 8);
+      if (block == BlockFormat::kMxfp4) {
+        group.scale = 121;
+        for (int8_t& q : group.q) {
+          q = static_cast<int8_t>(engine::kMxfp4Numbers[rng() % 16] - engine::kMxfp4Offset);
+        }
+      }
       engine::PutGroup(block, panel, shape.k, g, lane, group);
     }
   }
@@ -265,8 +271,8 @@ int RunGemmBench(std::ostream& out, const GemmBenchOptions& options) {
   for (const WeightType& type :
        {WeightType{DType::kBF16}, WeightType{DType::kF32},
         WeightType{DType::kBF16, BlockFormat::kInt8}, WeightType{DType::kBF16, BlockFormat::kInt4},
-        WeightType{DType::kBF16, BlockFormat::kInt6},
-        WeightType{DType::kBF16, BlockFormat::kInt4K}}) {
+        WeightType{DType::kBF16, BlockFormat::kInt6}, WeightType{DType::kBF16, BlockFormat::kInt4K},
+        WeightType{DType::kBF16, BlockFormat::kMxfp4}}) {
     if (!wanted(type)) continue;
     for (const GemmBenchOptions::Shape& shape : options.shapes) {
       // Measures the roof next to each group, because a shared machine's roof moves within minutes.

@@ -20,8 +20,8 @@ struct GemmBenchOptions {
   std::vector<int64_t> rows = {1, 8, 32, 512};
   // Weights cycle over at least this much memory, so that they are not cached.
   int64_t cycle_bytes = 400'000'000;
-  std::vector<std::string> types = {"bf16", "f32",  "int8",
-                                    "int4", "int6", "q4_k"};  // of the weights
+  std::vector<std::string> types = {"bf16", "f32",  "int8", "int4",
+                                    "int6", "q4_k", "mxfp4"};  // of the weights
   bool gradients = true;  // also measures both gradient products, at training sizes
 };
 

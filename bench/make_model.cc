@@ -63,6 +63,84 @@ engine::ModelConfig Gemma256KConfig() {
   return c;
 }
 
+// Small tables, so that experts are most of what a token reads.
+engine::ModelConfig Qwen3MoeCutConfig() {
+  engine::ModelConfig c = Qwen3MoeConfig(4);
+  c.vocab_size = 32000;
+  c.bos_token = -1;
+  c.eos_tokens = {2};
+  return c;
+}
+
+// gpt-oss-20b with fewer layers and small tables. Experts are written as plain numbers.
+engine::ModelConfig GptOssCutConfig() {
+  engine::ModelConfig c;
+  c.family = "gpt_oss";
+  c.n_layers = 4;
+  c.hidden_dim = 2880;
+  c.ffn_dim = 2880;
+  c.vocab_size = 32000;
+  c.max_context_len = 131072;
+  c.norm_eps = 1e-5f;
+  c.attention = {.n_heads = 64, .n_kv_heads = 8, .head_dim = 64, .scale = 0.125f, .window = 128};
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    c.windowed_layers.push_back(layer % 2 == 0);
+  }
+  c.attention_bias = true;
+  c.activation = engine::Activation::kClampedSwiglu;
+  c.experts.router = {.n_experts = 32, .top_k = 4, .softmax_of_chosen = true};
+  c.experts.ffn_dim = 2880;
+  c.rope_theta = 150000;
+  c.rope_scaling = {.kind = engine::RopeKind::kYarn,
+                    .factor = 32,
+                    .original_max_positions = 4096,
+                    .attention_factor = 1.3465735902799727,
+                    .truncate = false};
+  c.eos_tokens = {2};
+  return c;
+}
+
+// Small tables, so that layers are most of what a token reads.
+engine::ModelConfig Qwen35CutConfig() {
+  engine::ModelConfig c;
+  c.family = "qwen3_5";
+  c.n_layers = 8;
+  c.hidden_dim = 2560;
+  c.ffn_dim = 9216;
+  c.vocab_size = 32000;
+  c.max_context_len = 32768;
+  c.norm_eps = 1e-6f;
+  c.attention = {.n_heads = 16, .n_kv_heads = 4, .head_dim = 256, .scale = 1 / 16.0f};
+  c.rotary_dim = 64;
+  c.rope_theta = 1e7;
+  c.tied_embeddings = true;
+  c.recurrent.delta = {.n_k_heads = 16, .n_v_heads = 32, .k_dim = 128, .v_dim = 128};
+  c.recurrent.conv = {
+      .channels = c.recurrent.delta.inputs(), .kernel = 4, .form = engine::ConvForm::kSilu};
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    c.recurrent.layers.push_back((layer + 1) % 4 != 0);
+  }
+  return c;
+}
+
+engine::ModelConfig Mamba2CutConfig() {
+  engine::ModelConfig c;
+  c.family = "mamba2";
+  c.n_layers = 16;
+  c.hidden_dim = 2560;
+  c.vocab_size = 32000;
+  c.max_context_len = 32768;
+  c.attention = {.n_heads = 1, .n_kv_heads = 1, .head_dim = 2};
+  c.tied_embeddings = true;
+  c.recurrent.scan = {.n_heads = 80, .head_dim = 64, .n_groups = 1, .state_dim = 128};
+  c.recurrent.conv = {
+      .channels = c.recurrent.scan.inputs(), .kernel = 4, .form = engine::ConvForm::kSilu};
+  c.recurrent.conv_bias = true;
+  c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
+  c.ffn_dim = c.recurrent.scan.outputs();
+  return c;
+}
+
 // Returns GPT-2's printable characters for bytes, as UTF-8. Printable Latin-1 stays; the other
 // bytes follow from U+0100 in order.
 std::vector<std::string> ByteCharacters() {
@@ -147,6 +225,15 @@ const std::vector<ModelShape>& ModelShapes() {
       {"llama-1b", "Llama-3.2-1B: 16 layers, width 2048, vocabulary 128256", Llama1BConfig},
       {"gemma2-2b", "Gemma 2 2B: 26 layers, width 2304, vocabulary 256000", Gemma2BConfig},
       {"llama-256k", "2 layers, width 512, vocabulary 262144, untied head", Llama256KConfig},
+      {"qwen3-moe",
+       "Qwen3-30B-A3B: 4 of 48 layers, 8 of 128 experts, vocabulary 32000 instead of 151936",
+       Qwen3MoeCutConfig},
+      {"gpt-oss",
+       "gpt-oss-20b: 4 of 24 layers, 4 of 32 experts, vocabulary 32000 instead of 201088",
+       GptOssCutConfig},
+      {"qwen3.5-4b", "Qwen3.5-4B: 8 of 32 layers, vocabulary 32000 instead of 248320",
+       Qwen35CutConfig},
+      {"mamba2-2.7b", "Mamba-2 2.7B: 16 of 64 layers, vocabulary 32000", Mamba2CutConfig},
       {"gemma2-256k", "Gemma 2, 2 layers, width 512, vocabulary 262144", Gemma256KConfig},
   };
   return kShapes;
@@ -201,6 +288,9 @@ void MakeModel(const std::string& name, const fs::path& dir, int64_t n_layers,
     config.n_layers = n_layers;
     if (!config.windowed_layers.empty()) {
       config.windowed_layers.resize(static_cast<size_t>(n_layers));
+    }
+    if (!config.recurrent.layers.empty()) {
+      config.recurrent.layers.resize(static_cast<size_t>(n_layers));
     }
   }
   MakeModel(config, SyllableTokenizerJson(config.vocab_size), dir, stored);

@@ -17,8 +17,10 @@
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
+#include "engine/kv/state_cache.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
+#include "engine/model/plan_ops.h"
 #include "training/lora/lora.h"
 
 namespace tandem::bench {
@@ -27,7 +29,7 @@ namespace {
 namespace fs = std::filesystem;
 using engine::AttentionSlice;
 
-double Since(std::chrono::steady_clock::time_point from) {
+double SecondsFrom(std::chrono::steady_clock::time_point from) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
 }
 
@@ -35,13 +37,15 @@ double Since(std::chrono::steady_clock::time_point from) {
 class Sequences {
  public:
   // Sequences use `adapters` in turn; none: the base alone.
-  Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t hidden_dim, int64_t count,
-            int64_t blocks_per_sequence,
+  Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t hidden_dim,
+            int64_t state_floats, int64_t count, int64_t blocks_per_sequence,
             const std::vector<std::shared_ptr<const engine::Adapter>>& adapters = {})
       : runner_(runner),
         kv_(kv),
         sum_(static_cast<size_t>(hidden_dim)),
-        blocks_(static_cast<size_t>(count)) {
+        blocks_(static_cast<size_t>(count)),
+        states_(state_floats, count) {
+    for (uint32_t s = 0; s < count; ++s) slice_states_.push_back({.state = states_.At({s})});
     for (size_t s = 0; s < blocks_.size() && !adapters.empty(); ++s) {
       adapters_.push_back(adapters[s * adapters.size() / blocks_.size()].get());
     }
@@ -81,10 +85,11 @@ class Sequences {
                      .slices = slices,
                      .logit_rows = logit_rows,
                      .adapters = adapters_,
-                     .hidden_sums = sums},
+                     .hidden_sums = sums,
+                     .states = slice_states_},
                     kv_);
     length_ += rows;
-    return Since(from);
+    return SecondsFrom(from);
   }
 
  private:
@@ -93,6 +98,8 @@ class Sequences {
   std::vector<double> sum_;
   std::vector<std::vector<BlockId>> blocks_;
   std::vector<const engine::Adapter*> adapters_;  // by sequence
+  engine::StateCache states_;
+  std::vector<engine::SliceState> slice_states_;  // by sequence
   int64_t length_ = 0;
 };
 
@@ -159,24 +166,28 @@ std::vector<std::shared_ptr<const engine::Adapter>> MakeAdapters(
 // Cost of a token.
 struct Cost {
   double layer_elements = 0;  // multiplied by each prompt token
-  double weight_bytes = 0;    // read in each step
+  double weight_bytes = 0;    // read in each step of one stream
 };
 
 Cost CostOf(const engine::Model& model) {
   Cost cost;
+  const std::vector<double> shares =
+      engine::PlanForward(model.family(), model.config(), model.weight_specs(), model.dtype())
+          .ActiveShares(model.weights().size());
   for (const engine::Weight& weight : model.weights()) {
+    const double share = shares[static_cast<size_t>(weight.index)];
     if (weight.spec->kind == engine::WeightKind::kVector) continue;
     const bool is_matrix = weight.spec->kind == engine::WeightKind::kMatrix;
     // The head runs for one row of a prompt, so its FLOPs do not count; nor do look-ups.
     if (is_matrix && weight.spec->name != "lm_head.weight") {
-      cost.layer_elements += static_cast<double>(weight.spec->n * weight.spec->k);
+      cost.layer_elements += share * static_cast<double>(weight.spec->n * weight.spec->k);
     }
     // An untied embedding table is looked up, not read.
     if (!is_matrix && !model.config().tied_embeddings) continue;
     const engine::PanelMatrix& w = weight.panels;
-    cost.weight_bytes += static_cast<double>(w.block == engine::BlockFormat::kNone
-                                                 ? engine::PanelBytes(w.dtype, w.n, w.k)
-                                                 : engine::PanelBytes(w.block, w.n, w.k));
+    cost.weight_bytes += share * static_cast<double>(w.block == engine::BlockFormat::kNone
+                                                         ? engine::PanelBytes(w.dtype, w.n, w.k)
+                                                         : engine::PanelBytes(w.block, w.n, w.k));
   }
   return cost;
 }
@@ -192,6 +203,7 @@ class StepBench {
               : options.block == engine::BlockFormat::kNone ? &Roof::bf16_flops
                                                             : &Roof::int8_ops),
         hidden_dim_(model->config().hidden_dim),
+        state_floats_(engine::ModelRunner::StateFloats(*model)),
         blocks_per_sequence_(
             (options.prompt_tokens + options.decode_steps) / engine::kTokensPerBlock + 2),
         kv_(engine::ModelRunner::KvShape(*model, blocks_per_sequence_ * (options.batch + 1))),
@@ -214,12 +226,13 @@ class StepBench {
   }
 
  private:
-  Sequences One() { return {runner_, kv_, hidden_dim_, 1, blocks_per_sequence_}; }
+  Sequences One() { return {runner_, kv_, hidden_dim_, state_floats_, 1, blocks_per_sequence_}; }
 
   // Returns seconds per step.
   double Decode(int64_t count,
                 const std::vector<std::shared_ptr<const engine::Adapter>>& adapters) {
-    Sequences sequences(runner_, kv_, hidden_dim_, count, blocks_per_sequence_, adapters);
+    Sequences sequences(runner_, kv_, hidden_dim_, state_floats_, count, blocks_per_sequence_,
+                        adapters);
     sequences.Step(16);  // short context: one stream's roof counts only weights
     double seconds = 0;
     for (int64_t s = 0; s < options_.decode_steps; ++s) seconds += sequences.Step(1);
@@ -231,6 +244,7 @@ class StepBench {
   const int n_threads_;
   const double Roof::*const peak_;
   const int64_t hidden_dim_;
+  const int64_t state_floats_;
   const int64_t blocks_per_sequence_;
   engine::KvCache kv_;
   engine::ModelRunner runner_;

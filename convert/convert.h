@@ -13,9 +13,9 @@ namespace tandem::convert {
 struct ConvertResult {
   std::string path;  // file name of the target
   std::string format;
-  std::string dtype;  // of the largest tensor; for a single file, spec.dtype if given
-  int64_t bytes = 0;  // of all tensors; encoded bytes for a single file
-  int64_t tensors = 0;
+  std::string dtype;    // of the largest tensor; for a single file, spec.dtype if given
+  int64_t bytes = 0;    // of all tensors; encoded bytes for a single file
+  int64_t tensors = 0;  // parts of a stack of experts count one by one
   double seconds = 0;
   std::string merge_json;        // MergeReportText of an adapter; else empty
   std::string certificate_json;  // CertificateJson

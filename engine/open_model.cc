@@ -8,6 +8,7 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_pool.h"
 #include "engine/chat/answers/tool_detection.h"
+#include "engine/chat/answers/tool_format.h"
 #include "engine/chat/chat_template.h"
 #include "engine/constrain/grammar.h"
 #include "engine/engine.h"
@@ -54,6 +55,17 @@ void ReadGenerationConfig(const ModelDir& dir, LoadedModel& loaded, std::set<Tok
                                             field.max_of_model, source));
   }
   sampling.top_k = static_cast<int32_t>(JsonNumberOr(config, "top_k", 0, -1, 1 << 24, source));
+}
+
+// Adds the two tokens that end an answer in harmony, for files that list only one of them.
+void AddHarmonyEnds(const Tokenizer& tokenizer, int64_t vocab_size, std::set<TokenId>& end_tokens) {
+  std::vector<TokenId> ids;
+  for (const std::string_view mark : {kHarmonyChannel, kHarmonyReturn, kHarmonyCall}) {
+    const std::optional<TokenId> id = tokenizer.FindToken(mark);
+    if (!id || !tokenizer.IsSpecial(*id) || *id >= vocab_size) return;
+    ids.push_back(*id);
+  }
+  end_tokens.insert(ids.begin() + 1, ids.end());
 }
 
 // A template that the user named must compile. If the model's own template does not compile, the
@@ -137,6 +149,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
     loaded.tokenizer = std::move(files->tokenizer);
     loaded.eos = files->eos;
     if (loaded.eos) end_tokens.insert(*loaded.eos);
+    if (loaded.tokenizer) AddHarmonyEnds(*loaded.tokenizer, loaded.vocab_size, end_tokens);
   }
   loaded.end_tokens.assign(end_tokens.begin(), end_tokens.end());
   if (!loaded.eos && !loaded.end_tokens.empty()) loaded.eos = loaded.end_tokens.front();
@@ -157,6 +170,9 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.weights_dtype = loaded.model->weights_type();
   loaded.kv_dtype = DTypeName(loaded.model->dtype());
   loaded.weight_bytes = loaded.model->weight_bytes();
+  loaded.parameters = loaded.model->parameter_count();
+  loaded.active_parameters = loaded.model->active_parameters();
+  loaded.active_weight_bytes = loaded.model->active_weight_bytes();
   loaded.weights_mapped = loaded.model->is_mapped();
   loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
 

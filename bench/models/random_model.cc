@@ -215,6 +215,25 @@ ModelConfig Llama1BConfig() {
   return c;
 }
 
+ModelConfig Qwen3MoeConfig(int64_t n_layers) {
+  ModelConfig c;
+  c.family = "qwen3_moe";
+  c.n_layers = n_layers;
+  c.hidden_dim = 2048;
+  c.ffn_dim = 6144;
+  c.vocab_size = 151936;
+  c.max_context_len = 40960;
+  c.norm_eps = 1e-6f;
+  c.attention = {.n_heads = 32, .n_kv_heads = 4, .head_dim = 128};
+  c.attention.scale = static_cast<float>(1 / std::sqrt(128.0));
+  c.rope_theta = 1e6;
+  c.experts.router = {.n_experts = 128, .top_k = 8, .normalise = true};
+  c.experts.ffn_dim = 768;
+  c.bos_token = 151643;
+  c.eos_tokens = {151645};
+  return c;
+}
+
 void WriteRandomModel(const RandomModelSpec& spec, const std::filesystem::path& dir) {
   TANDEM_CHECK(spec.stored == DType::kF32 || spec.stored == DType::kBF16);
   TANDEM_CHECK(!spec.with_tokenizer || spec.config.vocab_size >= 257);

@@ -27,6 +27,8 @@ engine::ModelConfig TinyLlamaConfig();
 engine::ModelConfig TinyMiniGptConfig();
 engine::ModelConfig Llama1BConfig();  // Llama-3.2-1B
 engine::ModelConfig Gemma2BConfig();  // Gemma 2 2B
+// Qwen3-30B-A3B with fewer layers: each has 128 experts, of which a token passes 8.
+engine::ModelConfig Qwen3MoeConfig(int64_t n_layers);
 
 // Publishes `dir` as a whole; it must not exist. Above 512 MiB the matrices share one pool of
 // random numbers, so memory stays at the largest weight; speed does not depend on the values.

@@ -47,7 +47,7 @@ SourceConfig ConfigOf(const ModelSource& source) {
   const auto json = engine::ParseUntrustedJson(*text, name);
   SourceConfig result;
   result.family = &engine::FindFamily(json, name);
-  result.config = result.family->parse_config(json, name);
+  result.config = engine::ParseModelConfig(*result.family, json, name);
   result.has_own_head = HasOwnHead(source, *result.family, result.config);
   if (result.has_own_head) result.config.tied_embeddings = false;
   return result;

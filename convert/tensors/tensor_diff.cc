@@ -51,6 +51,9 @@ void Numbers(DType dtype, ModelSource::Bytes bytes, int64_t first, std::vector<d
     case DType::kF32:
     case DType::kBF16:
     case DType::kF16:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF8E8M0:
       break;
   }
   std::vector<float> values(to->size());

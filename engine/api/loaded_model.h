@@ -49,6 +49,10 @@ struct LoadedModel {
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
   int64_t weight_bytes = 0;
+  // Of a model with experts, those to which one token is routed; elsewhere all.
+  int64_t parameters = 0;
+  int64_t active_parameters = 0;
+  int64_t active_weight_bytes = 0;
   bool weights_mapped = false;  // the weights' file is shared between processes
 };
 
@@ -57,7 +61,10 @@ struct MemoryPlan {
   MemoryClaim least;    // with the KV cache of one sequence of max_model_len tokens
   int64_t most_kv = 0;  // KV cache of max_seqs such sequences
   int64_t max_model_len = 0;
-  std::string format;  // this and the next as in LoadedModel
+  int64_t parameters = 0;
+  int64_t active_parameters = 0;  // as in LoadedModel
+  int64_t active_weights = 0;     // bytes of `least.weights` that one token reads
+  std::string format;             // this and the next as in LoadedModel
   std::string weights_dtype;
 };
 

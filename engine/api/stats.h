@@ -24,7 +24,10 @@ struct EngineStats {
   int64_t preemptions_total = 0;
   int64_t steps_total = 0;
   int64_t idle_releases_total = 0;  // see EngineOptions::idle_release
-  int64_t kv_bytes = 0;
+  int64_t kv_bytes = 0;             // with the states
+  int64_t states_total = 0;         // slots of models with recurrent layers; 0: the model has none
+  int64_t states_used = 0;          // held by sequences
+  int64_t state_snapshots = 0;      // for prefix reuse
   int64_t scratch_bytes = 0;
   int64_t max_seqs = 0;      // places in the batch
   int64_t max_adapters = 0;  // limit of different adapters in one batch

@@ -9,6 +9,7 @@
 #include "engine/chat/assistant_marks.h"
 #include "engine/chat/jinja/eval.h"
 #include "engine/chat/jinja/parser.h"
+#include "engine/chat/messages.h"
 #include "engine/io/json.h"
 
 namespace tandem::engine {
@@ -19,11 +20,6 @@ using Json = nlohmann::ordered_json;
 // Names that only the server may set: a client that set them could write control tokens.
 constexpr std::array<std::string_view, 5> kReservedNames = {"messages", "tools", "bos_token",
                                                             "eos_token", "add_generation_prompt"};
-
-// The roles of the API. Templates build control tokens from them ('<|' + role + '|>'), so these
-// words count as the template's. Any other role is a client's text.
-constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
-                                                    "tool"};
 
 // Marks every string a client sent as the client's, object keys included.
 Value FromClientJson(Runtime& rt, const Json& json, int depth) {
@@ -72,8 +68,8 @@ Value FromClientJson(Runtime& rt, const Json& json, int depth) {
 }
 
 bool IsRole(const Json& json) {
-  return json.is_string() && std::find(kRoles.begin(), kRoles.end(),
-                                       json.get_ref<const std::string&>()) != kRoles.end();
+  return json.is_string() && std::find(kMessageRoles.begin(), kMessageRoles.end(),
+                                       json.get_ref<const std::string&>()) != kMessageRoles.end();
 }
 
 // The content of an assistant's message: a client's text, except for the marks that it spells.
@@ -97,8 +93,17 @@ Value FromMember(Runtime& rt, const std::string& key, const Json& value, bool is
   return FromClientJson(rt, value, 3);
 }
 
+// Whether a template reads an assistant's thought under the name `thinking`. The variables
+// enable_thinking and thinking of other templates do not count.
+bool ReadsThinking(std::string_view source) {
+  for (const std::string_view words : {"message.thinking", "\"thinking\"", "'thinking'"}) {
+    if (source.find(words) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 // REQUIRES: an array.
-Value FromMessages(Runtime& rt, const Json& messages) {
+Value FromMessages(Runtime& rt, const Json& messages, bool reads_thinking) {
   std::vector<Value> items;
   items.reserve(messages.size());
   for (const Json& message : messages) {
@@ -111,6 +116,11 @@ Value FromMessages(Runtime& rt, const Json& messages) {
     DictBuilder dict(rt);
     for (const auto& [key, value] : message.items()) {
       dict.Set(Value::Of(Text::Make(key, true)), FromMember(rt, key, value, is_assistant));
+    }
+    const auto thought = message.find("reasoning_content");
+    if (reads_thinking && is_assistant && thought != message.end() &&
+        !message.contains("thinking")) {
+      dict.Set(Value::Of(Text::Make("thinking", true)), FromClientJson(rt, *thought, 3));
     }
     items.push_back(dict.Take(true));
   }
@@ -145,7 +155,7 @@ std::vector<RenderedPiece> ToPieces(const Text& text) {
 class JinjaChatTemplate : public ChatTemplate {
  public:
   explicit JinjaChatTemplate(std::string_view source)
-      : source_(source), body_(ParseTemplate(source)) {}
+      : source_(source), reads_thinking_(ReadsThinking(source)), body_(ParseTemplate(source)) {}
 
   std::vector<RenderedPiece> Render(const RenderInput& input) const override {
     return Render(input, nullptr);
@@ -177,7 +187,7 @@ class JinjaChatTemplate : public ChatTemplate {
     evaluator.Define("documents", Value());
     evaluator.Define("tools", Value());
     if (input.extra != nullptr && !input.extra->is_null()) DefineExtra(rt, *input.extra, evaluator);
-    evaluator.Define("messages", FromMessages(rt, *input.messages));
+    evaluator.Define("messages", FromMessages(rt, *input.messages, reads_thinking_));
     if (input.tools != nullptr && !input.tools->is_null()) {
       evaluator.Define("tools", FromClientJson(rt, *input.tools, 1));
     }
@@ -197,6 +207,7 @@ class JinjaChatTemplate : public ChatTemplate {
   }
 
   const std::string source_;
+  const bool reads_thinking_;
   const Block body_;
 };
 

@@ -19,9 +19,11 @@ struct RenderedPiece {
 };
 
 struct RenderInput {
-  const nlohmann::ordered_json* messages = nullptr;  // array, as returned by NormalizeMessages
-  const nlohmann::ordered_json* tools = nullptr;     // array or null
-  const nlohmann::ordered_json* extra = nullptr;     // chat_template_kwargs: object or null
+  // Array, as returned by NormalizeMessages. An assistant's reasoning_content also has the name
+  // `thinking` for templates that read it.
+  const nlohmann::ordered_json* messages = nullptr;
+  const nlohmann::ordered_json* tools = nullptr;  // array or null
+  const nlohmann::ordered_json* extra = nullptr;  // chat_template_kwargs: object or null
   bool add_generation_prompt = true;
   std::string bos_token;
   std::string eos_token;

@@ -17,8 +17,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
-                                                    "tool"};
 constexpr size_t kShownBytes = 40;  // of a bad value, in error messages
 
 Error Missing(const std::string& at) {
@@ -221,7 +219,7 @@ std::optional<Json> ReadToolCalls(const Json& message, bool is_assistant, Argume
 
 std::string ReadRole(const Json& message, const std::string& at) {
   const std::string& role = Text(message, "role", at);
-  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end()) {
+  if (std::find(kMessageRoles.begin(), kMessageRoles.end(), role) == kMessageRoles.end()) {
     throw BadValue(at + ".role", "must be system, developer, user, assistant or tool, got " +
                                      Quoted(role, kShownBytes));
   }

@@ -1,15 +1,21 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 namespace tandem::engine {
 
 // Most messages of a chat, in serving and in training. Training renders a chat up to each of its
 // answers, which takes quadratic time in their number.
 inline constexpr size_t kMaxMessages = 4096;
+// The roles of the API. Templates build control tokens from them ('<|' + role + '|>'), so these
+// words count as the template's. Any other role is a client's text.
+inline constexpr std::array<std::string_view, 5> kMessageRoles = {"system", "developer", "user",
+                                                                  "assistant", "tool"};
 
 struct NormalizeOptions {
   // The list's name in errors: "messages" gives "messages[3].content".

@@ -10,6 +10,7 @@
 #include "engine/formats/gguf/gguf_model.h"
 #include "engine/formats/llama2c/llama2c.h"
 #include "engine/formats/not_a_model.h"
+#include "engine/formats/quantized/quantized_tensors.h"
 #include "engine/formats/stored/stacked_tensors.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/content_hash.h"
@@ -169,7 +170,7 @@ void ModelDir::OpenWeights() {
     const SafetensorsFile file = OpenShard(kSingleFile);
     Take(file);
     for (const std::string& name : file.names()) tensors_[name].view = *file.Find(name);
-    return;
+    return Join();
   }
   if (!Has(kIndexFile) && HasManifest()) return OpenCheckpoint();
   if (!Has(kIndexFile)) {
@@ -198,6 +199,14 @@ void ModelDir::OpenWeights() {
     }
     tensors_[tensor].view = *view;
   }
+  Join();
+}
+
+// Other checkpoints open without a readable config.json.
+void ModelDir::Join() {
+  const std::string text = *ReadText("config.json"), source = Describe("config.json");
+  if (!MayBeQuantized(text)) return;
+  JoinQuantized(ParseUntrustedJson(text, source), source, name_, &tensors_);
 }
 
 bool ModelDir::HasManifest() const {

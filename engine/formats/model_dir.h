@@ -28,6 +28,8 @@ inline constexpr std::string_view kPoolingFile = "1_Pooling/config.json";
 // A stacked checkpoint (stacked_tensors.h) has one tensor per layer here too, as views into the
 // stacked data.
 //
+// Integers and scales of a quantised checkpoint are one tensor here (quantized_tensors.h).
+//
 // With an index, exactly the tensors it names exist. `model.safetensors` wins over an index.
 class ModelDir {
  public:
@@ -83,6 +85,7 @@ class ModelDir {
  private:
   ModelDir() = default;
   void OpenWeights();
+  void Join();
   bool HasManifest() const;
   void OpenCheckpoint();
   bool Has(const std::string& file_name) const;

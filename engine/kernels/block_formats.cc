@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "engine/base/check.h"
 #include "engine/tensor/bfloat16.h"
@@ -72,9 +73,23 @@ SuperScales* SuperAt(std::byte* panel, int64_t k, int64_t super_block) {
 }
 
 uint16_t* ScaleAt(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane) {
-  TANDEM_DCHECK(format != BlockFormat::kNone && format != BlockFormat::kInt4K);
+  TANDEM_DCHECK(format != BlockFormat::kNone && format != BlockFormat::kInt4K &&
+                format != BlockFormat::kMxfp4);
   return reinterpret_cast<uint16_t*>(panel + GroupsOf(k) * GroupBytes(format)) +
          group * kPanelLanes + lane;
+}
+
+// The scale byte of a group in mxfp4.
+std::byte* Mxfp4ScaleAt(std::byte* panel, int64_t k, int64_t group, int64_t lane) {
+  return panel + GroupsOf(k) * kInt4GroupBytes + group * kMxfp4ScaleBytes + lane;
+}
+
+// The code of twice a number of E2M1.
+uint8_t Mxfp4Code(int8_t doubled) {
+  for (uint8_t code = 0; code < 16; ++code) {
+    if (kMxfp4Numbers[code] == doubled + kMxfp4Offset) return code;
+  }
+  TANDEM_CHECK(false);
 }
 
 // Sixteen partial sums: loops over a group vectorise, and the result does not depend on the target.
@@ -180,6 +195,9 @@ void GetSteps(BlockFormat format, const std::byte* panel, int64_t group, uint8_t
           static_cast<uint8_t>(bytes[two * kStepBytes + i] >> 4);
     }
   }
+  if (format == BlockFormat::kMxfp4) {
+    for (int64_t i = 0; i < kInt8GroupBytes; ++i) steps[i] = kMxfp4Numbers[steps[i]];
+  }
   if (format != BlockFormat::kInt6) return;
   const uint8_t* high = bytes + kInt4GroupBytes;
   for (int64_t step = 0; step < kGroupSize / 4; ++step) {
@@ -202,6 +220,7 @@ const char* BlockFormatName(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
   if (format == BlockFormat::kInt4K) return "q4_k";
   if (format == BlockFormat::kInt6) return "int6";
+  if (format == BlockFormat::kMxfp4) return "mxfp4";
   return format == BlockFormat::kInt8 ? "int8" : "int4";
 }
 
@@ -220,6 +239,7 @@ int32_t BlockOffset(BlockFormat format) {
   TANDEM_CHECK(format != BlockFormat::kNone);
   if (format == BlockFormat::kInt4K) return 0;
   if (format == BlockFormat::kInt6) return kInt6Offset;
+  if (format == BlockFormat::kMxfp4) return kMxfp4Offset;
   return format == BlockFormat::kInt8 ? kInt8Offset : kInt4Offset;
 }
 
@@ -229,12 +249,24 @@ int64_t BlockPanelBytes(BlockFormat format, int64_t k) {
     return CheckedMul(k / kSuperSize, kSuperGroups * kInt4GroupBytes + kSuperScaleBytes,
                       "panel bytes");
   }
-  return RoundUp<int64_t>(
-      CheckedMul(GroupsOf(k), GroupBytes(format) + kGroupScaleBytes, "panel bytes"), 64);
+  const int64_t scales = format == BlockFormat::kMxfp4 ? kMxfp4ScaleBytes : kGroupScaleBytes;
+  return RoundUp<int64_t>(CheckedMul(GroupsOf(k), GroupBytes(format) + scales, "panel bytes"), 64);
+}
+
+float GroupScale(BlockFormat format, const BlockGroup& group) {
+  if (format != BlockFormat::kMxfp4) return F16ToFloat(group.scale);
+  return group.scale == 255 ? std::numeric_limits<float>::infinity()
+                            : std::ldexp(1.0f, group.scale - 128);
 }
 
 void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
               const BlockGroup& values) {
+  if (format == BlockFormat::kMxfp4) {
+    uint8_t codes[kGroupSize];
+    for (int64_t i = 0; i < kGroupSize; ++i) codes[i] = Mxfp4Code(values.q[i]);
+    *Mxfp4ScaleAt(panel, k, group, lane) = static_cast<std::byte>(values.scale);
+    return PutNibbles(panel + group * kInt4GroupBytes, lane, codes);
+  }
   *ScaleAt(format, panel, k, group, lane) = values.scale;
   if (format == BlockFormat::kInt8) {
     auto* bytes = reinterpret_cast<uint8_t*>(panel + group * kInt8GroupBytes + 4 * lane);
@@ -255,6 +287,16 @@ void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, in
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
                     int64_t lane) {
   BlockGroup values;
+  if (format == BlockFormat::kMxfp4) {
+    uint8_t codes[kGroupSize];
+    GetNibbles(panel + group * kInt4GroupBytes, lane, codes);
+    for (int64_t i = 0; i < kGroupSize; ++i) {
+      values.q[i] = static_cast<int8_t>(kMxfp4Numbers[codes[i]] - kMxfp4Offset);
+    }
+    const std::byte* scale = Mxfp4ScaleAt(const_cast<std::byte*>(panel), k, group, lane);
+    values.scale = std::to_integer<uint16_t>(*scale);
+    return values;
+  }
   values.scale = *ScaleAt(format, const_cast<std::byte*>(panel), k, group, lane);
   if (format == BlockFormat::kInt8) {
     const auto* bytes =
@@ -318,7 +360,7 @@ void DequantizeGroup(BlockFormat format, const std::byte* panel, int64_t k, int6
     return;
   }
   const BlockGroup from = GetGroup(format, panel, k, group, lane);
-  const float scale = F16ToFloat(from.scale);
+  const float scale = GroupScale(format, from);
   for (int64_t i = 0; i < kGroupSize; ++i) values[i] = scale * static_cast<float>(from.q[i]);
 }
 
@@ -335,6 +377,9 @@ void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
       const auto& numbers = super.groups[group % kSuperGroups];
       scale = F16ToFloat(super.d[lane]) * numbers.scale[lane];
       minimum = F16ToFloat(super.dmin[lane]) * numbers.minimum[lane];
+    } else if (format == BlockFormat::kMxfp4) {
+      const std::byte e = *Mxfp4ScaleAt(const_cast<std::byte*>(panel), k, group, lane);
+      scale = GroupScale(format, {.scale = std::to_integer<uint16_t>(e)});
     } else {
       scale = F16ToFloat(*ScaleAt(format, const_cast<std::byte*>(panel), k, group, lane));
     }
@@ -364,7 +409,8 @@ void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
 }
 
 BlockGroup QuantizeGroup(BlockFormat format, const float* values) {
-  TANDEM_CHECK(format != BlockFormat::kNone && format != BlockFormat::kInt4K);
+  TANDEM_CHECK(format != BlockFormat::kNone && format != BlockFormat::kInt4K &&
+               format != BlockFormat::kMxfp4);
   BlockGroup out;
   if (!AllFinite(values)) {
     out.scale = 0x7e00;  // NaN

@@ -29,10 +29,17 @@ namespace tandem::engine {
 // int4's order, without an offset. 320 bytes per super-block follow:
 //   [16 lanes] f16 d, [16 lanes] f16 dmin, [8 groups] of [16 lanes] u8 s, [16 lanes] u8 m
 // A byte for six bits costs 2.8 % more reads than Q4_K itself, and only one conversion to widen.
-enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K, kInt6 };
+//
+// mxfp4 is MXFP4 of the OCP Microscaling formats (MX, version 1.0): groups of 32 numbers of four
+// bits (E2M1: a sign, 0, 0.5, 1, 1.5, 2, 3, 4 or 6) and a scale 2^(e - 127) with e in one byte
+// (E8M0). A panel holds the four-bit codes of all groups in int4's order, then [groups][16 lanes]
+// bytes e. Kernels look the codes up as twice the number plus 12, and halve the scale: products
+// are exact. 4.25 bits a weight, as in the files.
+enum class BlockFormat : uint8_t { kNone, kInt8, kInt4, kInt4K, kInt6, kMxfp4 };
 // All formats in the enum's order. Each kernel table gets one product for each.
 inline constexpr BlockFormat kBlockFormats[] = {BlockFormat::kInt8, BlockFormat::kInt4,
-                                                BlockFormat::kInt4K, BlockFormat::kInt6};
+                                                BlockFormat::kInt4K, BlockFormat::kInt6,
+                                                BlockFormat::kMxfp4};
 
 // Raise it when the same weights get different bytes.
 inline constexpr uint32_t kBlockLayoutVersion = 1;
@@ -42,8 +49,9 @@ inline constexpr int64_t kGroupSize = 32;
 inline constexpr int64_t kInt8GroupBytes = 16 * kGroupSize;
 inline constexpr int64_t kInt4GroupBytes = 8 * kGroupSize;
 inline constexpr int64_t kInt6GroupBytes = 12 * kGroupSize;
-// Bytes of the scales of one group of a panel; not for q4_k.
+// Bytes of the scales of one group of a panel; not for q4_k and mxfp4.
 inline constexpr int64_t kGroupScaleBytes = 16 * 2;
+inline constexpr int64_t kMxfp4ScaleBytes = 16;
 // q4_k: groups and elements of a super-block, and the bytes of its scales and minimums in a panel.
 inline constexpr int64_t kSuperGroups = 8;
 inline constexpr int64_t kSuperSize = kSuperGroups * kGroupSize;
@@ -54,8 +62,12 @@ inline constexpr int64_t kQ4KBytes = 2 * 2 + 12 + kSuperSize / 2;
 inline constexpr int32_t kInt8Offset = 128;
 inline constexpr int32_t kInt4Offset = 8;
 inline constexpr int32_t kInt6Offset = 32;
+// By code of E2M1: twice the number, plus the offset.
+inline constexpr int32_t kMxfp4Offset = 12;
+inline constexpr uint8_t kMxfp4Numbers[16] = {12, 13, 14, 15, 16, 18, 20, 24,
+                                              12, 11, 10, 9,  8,  6,  4,  0};
 
-// "int8" and "int4" as in --dtype, "int6", "q4_k". REQUIRES: a format.
+// "int8" and "int4" as in --dtype, "int6", "q4_k", "mxfp4". REQUIRES: a format.
 const char* BlockFormatName(BlockFormat format);
 
 inline int64_t GroupsOf(int64_t k) { return (k + kGroupSize - 1) / kGroupSize; }
@@ -69,12 +81,15 @@ int64_t BlockPanelBytes(BlockFormat format, int64_t k);
 
 // 32 weights of one output that share a scale.
 struct BlockGroup {
-  uint16_t scale = 0;  // f16
+  uint16_t scale = 0;  // f16; in mxfp4 the byte e
   int8_t q[kGroupSize] = {};
 };
+// The factor of q: the f16 as a number, or in mxfp4 2^(e - 128); infinite where e is 255 (NaN).
+float GroupScale(BlockFormat format, const BlockGroup& group);
 
 // Write a group to its panel and read it back. `k` is the weight's; q must be in the format's
-// range, [-BlockOffset, BlockOffset - 1]. REQUIRES: int8, int6 or int4.
+// range, [-BlockOffset, BlockOffset - 1]; in mxfp4 it is twice a number of E2M1, and -0 becomes 0.
+// REQUIRES: int8, int6, int4 or mxfp4.
 void PutGroup(BlockFormat format, std::byte* panel, int64_t k, int64_t group, int64_t lane,
               const BlockGroup& values);
 BlockGroup GetGroup(BlockFormat format, const std::byte* panel, int64_t k, int64_t group,
@@ -108,7 +123,8 @@ void TransposeGroup(BlockFormat format, const std::byte* panel, int64_t k, int64
 // Rounds 32 weights. int8: the scale is absmax / 127 as f16, q the nearest integers (even at ties).
 // int4 and int6: tries a few scales around absmax / 8 (or / 32), each with its best fit, and keeps
 // the one of least squared error. Values that are not finite, or exceed the f16 range of the scale,
-// give a scale that is not finite. REQUIRES: int8, int6 or int4; no rounding to q4_k exists.
+// give a scale that is not finite. REQUIRES: int8, int6 or int4; nothing is rounded to q4_k and
+// mxfp4, the formats of files.
 BlockGroup QuantizeGroup(BlockFormat format, const float* values);
 
 }  // namespace tandem::engine

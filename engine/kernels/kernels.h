@@ -36,7 +36,20 @@ inline constexpr int64_t kVocabBlock = 4096;
 // (bf16). "Padded" below means this rounding of k. Kernels read whole panels including the padding;
 // in row-major operands they read only the given sizes.
 
-enum class Activation { kSilu, kGeluTanh, kRelu };
+// kGelu is x * Phi(x) by the normal distribution function; kGeluTanh approximates it by tanh.
+// kRelu2 is the square of ReLU.
+// kClampedSwiglu exists only as a gated activation: (up + 1) * gate * sigmoid(kSwigluAlpha * gate),
+// gate clamped to at most kSwigluLimit and up to [-kSwigluLimit, kSwigluLimit] (gpt-oss).
+enum class Activation { kSilu, kGeluTanh, kRelu, kGelu, kRelu2, kClampedSwiglu };
+
+// Phi(-|x|) = exp(-x^2 / 2) * t * P(t) with t = 1 / (1 + kNormalTailSlope * |x|), to 3e-8 before
+// rounding: our own minimax fit. P's coefficients, highest power first.
+inline constexpr float kNormalTailSlope = 0.32f;
+inline constexpr float kNormalTail[] = {
+    -0.0208173469f, 0.0941132009f, -0.143974006f, 0.0621222444f, -0.00709517067f,
+    0.0576409623f,  0.0881059244f, 0.114578143f,  0.127664611f,  0.127661407f};
+inline constexpr float kSwigluLimit = 7.0f;
+inline constexpr float kSwigluAlpha = 1.702f;
 
 // y[m, n0..n1) (+)= x[m, k] . W^T (+ bias). Rows of x are `ldx` elements apart; for bf16, k is even
 // (x zero-padded). A panel range covers columns [16 * first, 16 * (first + n_panels)), of which
@@ -146,17 +159,19 @@ struct AttentionArgs {
   int64_t ldq;
   int64_t rows;
   int64_t group;
-  int64_t head_dim;
+  int64_t head_dim;   // of queries and keys
+  int64_t value_dim;  // of values and the output
   int64_t first_position;
   int64_t key_first;  // the chunk's first key, a multiple of kKeyChunk
   float scale;
   int64_t window;  // 0 = all
   float soft_cap;  // 0 = off
 
-  // Keys and values of this kv head: block b at base + blocks[b].value * block_stride_bytes.
+  // Keys and values of this kv head: block b at base + blocks[b].value * stride.
   const std::byte* keys;
   const std::byte* values;
-  int64_t block_stride_bytes;
+  int64_t key_stride_bytes;
+  int64_t value_stride_bytes;
   const BlockId* blocks;  // of the sequence, from position 0
 };
 
@@ -167,7 +182,7 @@ struct AttentionState {
   float* sum;  // [rows][16]
   float* acc;  // [rows][acc_stride]
   int64_t rows;
-  int64_t acc_stride;  // RoundUp(head_dim, 16)
+  int64_t acc_stride;  // RoundUp(value_dim, 16)
 };
 
 template <class Out>
@@ -176,14 +191,16 @@ struct NormArgs {
   int64_t ldx;
   int64_t rows;
   int64_t cols;
-  const float* gamma;
-  const float* beta;  // LayerNorm only
+  const float* gamma;  // LayerNorm: null for ones
+  const float* beta;   // LayerNorm only; null for zeros
   float eps;
   Out* y;
   int64_t ldy;
   float* stats;  // or null. RmsNorm: [rows] 1/rms; LayerNorm: [rows][2] mean, 1/sigma
 };
 
+// Rotates the first rotary_dim dimensions of each head and copies the others. Dimension i pairs
+// with i + rotary_dim/2, interleaved 2i with 2i + 1.
 template <class Out>
 struct RopeArgs {
   const float* x;
@@ -191,8 +208,10 @@ struct RopeArgs {
   int64_t rows;
   int64_t n_heads;
   int64_t head_dim;
+  int64_t rotary_dim;
+  bool interleaved;
   const int32_t* positions;  // [rows]
-  const float* table;        // [position][cos: head_dim/2 | sin: head_dim/2]
+  const float* table;        // [position][cos: rotary_dim/2 | sin: rotary_dim/2]
   Out* y;
   int64_t ldy;
 };
@@ -221,8 +240,8 @@ struct TypedKernels {
 
   // Runs one chunk of keys from a fresh state.
   void (*attention_chunk)(const AttentionArgs<T>&, const AttentionState&) noexcept;
-  // Normalises: out + r / group * ldout + r % group * head_dim. lse (or null) is [query][ldlse].
-  void (*attention_finish)(const AttentionState&, int64_t group, int64_t head_dim, T* out,
+  // Normalises: out + r / group * ldout + r % group * value_dim. lse (or null) is [query][ldlse].
+  void (*attention_finish)(const AttentionState&, int64_t group, int64_t value_dim, T* out,
                            int64_t ldout, float* lse, int64_t ldlse) noexcept;
 
   void (*rms_norm)(const NormArgs<T>&) noexcept;
@@ -253,7 +272,11 @@ struct KernelTable {
   // Merges the softmax states into `into`; `from` has the later keys.
   void (*attention_merge)(const AttentionState& into, const AttentionState& from) noexcept;
   void (*add)(const float* a, const float* b, int64_t elements, float* y) noexcept;
+  void (*multiply)(const float* a, const float* b, int64_t elements, float* y) noexcept;
   void (*scale)(const float* x, float factor, int64_t elements, float* y) noexcept;
+  // y = x limited to [-limit, limit]; NaN stays NaN.
+  void (*clamp)(const float* x, float limit, int64_t elements, float* y) noexcept;
+  void (*sigmoid)(const float* x, int64_t elements, float* y) noexcept;
   // y = cap * tanh(x / cap); y may be x.
   void (*soft_cap)(const float* x, float cap, int64_t elements, float* y) noexcept;
   // Maximum and sum of exp(x - max) of one vocabulary block, n <= kVocabBlock.

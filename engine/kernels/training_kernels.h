@@ -16,7 +16,7 @@ namespace tandem::engine {
 // Backward pass of RMSNorm and LayerNorm over `rows` consecutive rows of `cols`.
 struct NormBackwardArgs {
   const float* x;
-  const float* gamma;
+  const float* gamma;  // LayerNorm: null for ones
   const float* stats;  // RMSNorm: rstd per row; LayerNorm: (mean, rstd) per row
   const float* dy;
   int64_t rows;
@@ -28,10 +28,12 @@ struct NormBackwardArgs {
 
 struct RopeBackwardArgs {
   const float* dy;
-  const float* cos;  // of this row's position, head_dim / 2 values
+  const float* cos;  // of this row's position, rotary_dim / 2 values
   const float* sin;
   int64_t n_heads;
   int64_t head_dim;
+  int64_t rotary_dim;
+  bool interleaved;
   float* dx;  // +=
 };
 
@@ -146,6 +148,14 @@ struct TrainingKernelTable {
   void (*accumulate)(const float* from, int64_t elements, float* into) noexcept;
   void (*accumulate_scaled)(const float* from, float factor, int64_t elements,
                             float* into) noexcept;
+  // into += a * b, element by element.
+  void (*accumulate_product)(const float* a, const float* b, int64_t elements,
+                             float* into) noexcept;
+  // dx += dy where |x| <= limit.
+  void (*clamp_backward)(const float* x, float limit, const float* dy, int64_t elements,
+                         float* dx) noexcept;
+  // dx += dy * y * (1 - y), from the sigmoid's result y.
+  void (*sigmoid_backward)(const float* y, const float* dy, int64_t elements, float* dx) noexcept;
   // sums[cols] += every row of x, rows in order.
   void (*column_sums)(const float* x, int64_t ldx, int64_t rows, int64_t cols,
                       float* sums) noexcept;

@@ -1,45 +1,112 @@
 #include "engine/kv/kv_cache.h"
 
+#include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "engine/base/check.h"
 
 namespace tandem::engine {
 namespace {
 
+const char* const kWhat = "KV cache size in bytes";
+
 size_t CacheBytes(const KvCache::Shape& shape) {
-  TANDEM_CHECK(shape.n_layers >= 0 && shape.n_kv_heads >= 0 && shape.head_block_bytes >= 0 &&
-               shape.n_blocks >= 0);
-  const char* what = "KV cache size in bytes";
-  int64_t bytes = CheckedMul(shape.n_kv_heads, shape.head_block_bytes, what);
-  bytes = CheckedMul(bytes, shape.n_blocks, what);
-  bytes = CheckedMul(bytes, shape.n_layers, what);
-  return static_cast<size_t>(CheckedMul<int64_t>(bytes, 2, what));
+  TANDEM_CHECK(shape.n_blocks >= 0);
+  return static_cast<size_t>(CheckedMul(shape.block_bytes(), shape.n_blocks, kWhat));
+}
+
+int64_t LargestItem(const KvCache::Shape& shape, size_t table) {
+  int64_t most = 0;
+  for (const KvCache::Layer& layer : shape.layers) {
+    if (layer.table == table) most = std::max({most, layer.key_bytes, layer.value_bytes});
+  }
+  return most;
 }
 
 }  // namespace
 
-KvCache::KvCache(const Shape& shape) : shape_(shape), bytes_(CacheBytes(shape)) {}
-
-std::byte* KvCache::keys(int64_t layer) {
-  TANDEM_DCHECK(layer >= 0 && layer < shape_.n_layers);
-  return bytes_.data() + 2 * layer * shape_.n_blocks * block_stride_bytes();
+int64_t KvCache::Shape::block_bytes() const {
+  int64_t bytes = 0;
+  for (const int64_t area : LayOut(*this).areas) bytes = CheckedAdd(bytes, area, kWhat);
+  return bytes;
 }
 
+// First fit, the table with the largest items first. A small item of another table may share the
+// area of a large one.
+KvCache::Layout KvCache::LayOut(const Shape& shape) {
+  std::vector<size_t> tables(shape.windows.size());
+  std::iota(tables.begin(), tables.end(), size_t{0});
+  std::stable_sort(tables.begin(), tables.end(), [&](size_t a, size_t b) {
+    return LargestItem(shape, a) > LargestItem(shape, b);
+  });
+  Layout layout;
+  layout.keys.resize(shape.layers.size());
+  layout.values.resize(shape.layers.size());
+  std::vector<int64_t> used;
+  const auto put = [&](int64_t bytes) -> Place {
+    TANDEM_CHECK(bytes >= 0);
+    if (bytes == 0) return {};
+    size_t area = 0;
+    while (area < used.size() && layout.areas[area] - used[area] < bytes) ++area;
+    if (area == used.size()) {
+      layout.areas.push_back(bytes);
+      used.push_back(0);
+    }
+    const Place place = {area, used[area]};
+    used[area] += bytes;
+    return place;
+  };
+  for (const size_t table : tables) {
+    used.assign(layout.areas.size(), 0);
+    for (size_t i = 0; i < shape.layers.size(); ++i) {
+      const Layer& layer = shape.layers[i];
+      TANDEM_CHECK(layer.table < shape.windows.size());
+      if (layer.table != table) continue;
+      layout.keys[i] = put(layer.key_bytes);
+      layout.values[i] = put(layer.value_bytes);
+    }
+  }
+  return layout;
+}
+
+KvCache::KvCache(const Shape& shape)
+    : shape_(shape), layout_(LayOut(shape)), bytes_(CacheBytes(shape)) {
+  int64_t begin = 0;
+  for (const int64_t area : layout_.areas) {
+    begins_.push_back(begin);
+    begin += area;
+  }
+}
+
+// Layers without bytes have no place of their own.
+std::byte* KvCache::At(const Place& place) {
+  if (place.area >= begins_.size()) return bytes_.data();
+  return bytes_.data() + begins_[place.area] * shape_.n_blocks + place.offset;
+}
+
+std::byte* KvCache::keys(int64_t layer) { return At(layout_.keys.at(static_cast<size_t>(layer))); }
+
 std::byte* KvCache::values(int64_t layer) {
-  return keys(layer) + shape_.n_blocks * block_stride_bytes();
+  return At(layout_.values.at(static_cast<size_t>(layer)));
+}
+
+int64_t KvCache::key_stride(int64_t layer) const {
+  return layout_.areas.at(layout_.keys.at(static_cast<size_t>(layer)).area);
+}
+
+int64_t KvCache::value_stride(int64_t layer) const {
+  return layout_.areas.at(layout_.values.at(static_cast<size_t>(layer)).area);
 }
 
 int64_t KvCache::bytes() const { return static_cast<int64_t>(bytes_.size()); }
 
 void KvCache::CopyBlock(BlockId from, BlockId to) {
   TANDEM_CHECK(from.value < shape_.n_blocks && to.value < shape_.n_blocks && from != to);
-  const int64_t stride = block_stride_bytes();
-  for (int64_t layer = 0; layer < shape_.n_layers; ++layer) {
-    for (std::byte* base : {keys(layer), values(layer)}) {
-      std::memcpy(base + to.value * stride, base + from.value * stride,
-                  static_cast<size_t>(stride));
-    }
+  for (size_t area = 0; area < layout_.areas.size(); ++area) {
+    const int64_t bytes = layout_.areas[area];
+    std::byte* const base = At({area, 0});
+    std::memcpy(base + to.value * bytes, base + from.value * bytes, static_cast<size_t>(bytes));
   }
 }
 

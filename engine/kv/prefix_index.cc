@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/out_of_memory.h"
-#include "engine/kv/block_pool.h"
 
 namespace tandem::engine {
 namespace {
@@ -25,7 +25,10 @@ std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, size_t blo
 
 }  // namespace
 
-PrefixIndex::PrefixIndex(Sha256Digest salt) : salt_(salt) {}
+PrefixIndex::PrefixIndex(Sha256Digest salt, std::vector<int64_t> windows)
+    : salt_(salt), windows_(std::move(windows)), block_of_(windows_.size()) {
+  TANDEM_CHECK(!windows_.empty());
+}
 
 // Two digests have another length than a digest and a block of tokens, so no chain produces this
 // key.
@@ -38,78 +41,95 @@ Sha256Digest PrefixIndex::Root(std::string_view variant) const {
   return hash.Finish();
 }
 
-size_t PrefixIndex::DigestHash::operator()(const Sha256Digest& digest) const {
+size_t DigestHash::operator()(const Sha256Digest& digest) const {
   size_t hash;  // the digest is uniform, so any of its bytes work
   std::memcpy(&hash, digest.data(), sizeof(hash));
   return hash;
 }
 
-std::vector<BlockId> PrefixIndex::Match(std::span<const TokenId> tokens,
-                                        std::string_view variant) const {
-  std::vector<BlockId> blocks;
-  if (tokens.empty()) return blocks;
+void PrefixIndex::Advance(std::span<const TokenId> tokens, std::string_view variant,
+                          int64_t n_blocks, PrefixKey& point) const {
+  TANDEM_CHECK(n_blocks >= 0 && n_blocks * kTokensPerBlock <= static_cast<int64_t>(tokens.size()));
+  if (point.n_blocks < 0 || point.n_blocks > n_blocks) point = {Root(variant), 0};
+  for (; point.n_blocks < n_blocks; ++point.n_blocks) {
+    point.key = ChainKey(point.key, BlockTokens(tokens, static_cast<size_t>(point.n_blocks)));
+  }
+}
+
+std::vector<Sha256Digest> PrefixIndex::Keys(std::span<const TokenId> tokens,
+                                            std::string_view variant) const {
+  std::vector<Sha256Digest> keys;
+  if (tokens.empty()) return keys;
   // One token stays uncached, because the caller needs its logits.
   const size_t n_blocks = (tokens.size() - 1) / static_cast<size_t>(kTokensPerBlock);
   Sha256Digest key = Root(variant);
   for (size_t i = 0; i < n_blocks; ++i) {
     key = ChainKey(key, BlockTokens(tokens, i));
-    const auto found = block_of_.find(key);
-    if (found == block_of_.end()) break;
-    blocks.push_back(found->second);
+    for (size_t table = 0; table < windows_.size(); ++table) {
+      if (windows_[table] == 0 && !block_of_[table].contains(key)) return keys;
+    }
+    keys.push_back(key);
   }
-  return blocks;
+  return keys;
 }
 
-std::vector<BlockId> PrefixIndex::Insert(std::span<const TokenId> tokens,
-                                         std::span<const BlockId> blocks,
-                                         std::string_view variant) {
-  TANDEM_CHECK(blocks.size() <= tokens.size() / static_cast<size_t>(kTokensPerBlock));
-  std::vector<BlockId> indexed;
-  Sha256Digest key = Root(variant);
-  // A growing sequence inserts repeatedly. Its chain continues from the last known block, so only
-  // new blocks cost time. That block is checked again below.
-  size_t first = blocks.size();
-  while (first > 0 && !key_of_.contains(blocks[first - 1])) --first;
-  first -= first > 0 ? 1 : 0;
-  if (first > 0) {
-    const auto before = key_of_.find(blocks[first - 1]);
-    if (before != key_of_.end()) {
-      key = before->second;
-    } else {
-      first = 0;
+// A missing block rules out every prefix that needs it. These are adjacent, so the search goes on
+// before the block.
+int64_t PrefixIndex::Longest(std::span<const Sha256Digest> keys) const {
+  auto n = static_cast<int64_t>(keys.size());
+  const auto missing = [&]() -> int64_t {
+    for (size_t table = 0; table < windows_.size(); ++table) {
+      if (windows_[table] == 0) continue;  // Keys looked
+      const int64_t first = FirstVisibleBlock(windows_[table], n * kTokensPerBlock);
+      for (int64_t i = n - 1; i >= first; --i) {
+        if (!block_of_[table].contains(keys[static_cast<size_t>(i)])) return i;
+      }
+    }
+    return n;
+  };
+  for (int64_t next = missing(); next < n; next = missing()) n = next;
+  return n;
+}
+
+std::vector<BlockTable> PrefixIndex::Blocks(std::span<const Sha256Digest> keys) const {
+  const auto n = static_cast<int64_t>(keys.size());
+  std::vector<BlockTable> tables(windows_.size(), BlockTable(keys.size(), kNoBlock));
+  for (size_t table = 0; table < windows_.size(); ++table) {
+    for (int64_t i = FirstVisibleBlock(windows_[table], n * kTokensPerBlock); i < n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const auto found = block_of_[table].find(keys[at]);
+      TANDEM_CHECK(found != block_of_[table].end());
+      tables[table][at] = found->second;
     }
   }
-  for (size_t i = first; i < blocks.size(); ++i) {
-    key = ChainKey(key, BlockTokens(tokens, i));
-    const auto known = key_of_.find(blocks[i]);
-    if (known != key_of_.end()) {
-      // The caller must Forget an indexed block before it reuses the block; otherwise a match would
-      // return wrong keys.
-      TANDEM_CHECK(known->second == key);
-      continue;
-    }
-    // An entry in only one of the maps would later return the keys of another text.
-    if (!HasMemoryFor([&] { indexed.push_back(blocks[i]); })) break;
-    bool is_new = false;
-    const bool has_both = HasMemoryFor([&] {
-      is_new = block_of_.try_emplace(key, blocks[i]).second;
-      if (is_new) key_of_.emplace(blocks[i], key);
-    });
-    if (!has_both && is_new) block_of_.erase(key);
-    if (!has_both || !is_new) indexed.pop_back();
-    if (!has_both) break;
+  return tables;
+}
+
+bool PrefixIndex::Insert(const Sha256Digest& key, size_t table, BlockId block) {
+  if (const auto known = key_of_.find(block); known != key_of_.end()) {
+    // The caller must Forget an indexed block before it reuses the block; otherwise a match would
+    // return wrong keys.
+    TANDEM_CHECK(known->second.key == key && known->second.table == table);
+    return false;
   }
-  return indexed;
+  // An entry in only one of the maps would later return the keys of another text.
+  bool is_new = false;
+  const bool has_both = HasMemoryFor([&] {
+    is_new = block_of_.at(table).try_emplace(key, block).second;
+    if (is_new) key_of_.emplace(block, Indexed{key, table});
+  });
+  if (!has_both && is_new) block_of_[table].erase(key);
+  return has_both && is_new;
 }
 
 void PrefixIndex::Forget(BlockId block) {
   const auto found = key_of_.find(block);
   if (found == key_of_.end()) return;
-  block_of_.erase(found->second);
+  block_of_[found->second.table].erase(found->second.key);
   key_of_.erase(found);
 }
 
 bool PrefixIndex::Contains(BlockId block) const { return key_of_.contains(block); }
-int64_t PrefixIndex::size() const { return static_cast<int64_t>(block_of_.size()); }
+int64_t PrefixIndex::size() const { return static_cast<int64_t>(key_of_.size()); }
 
 }  // namespace tandem::engine

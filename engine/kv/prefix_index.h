@@ -8,28 +8,51 @@
 
 #include "engine/base/ids.h"
 #include "engine/io/sha256.h"
+#include "engine/kv/block_table.h"
 
 namespace tandem::engine {
+
+struct DigestHash {
+  size_t operator()(const Sha256Digest& digest) const;
+};
+
+// A point in a chain of block keys: the key of the prefix of `n_blocks` full blocks.
+struct PrefixKey {
+  Sha256Digest key{};
+  int64_t n_blocks = -1;  // -1: no point yet
+};
 
 // Maps token prefixes to the full blocks that hold their keys and values. The key of block i is
 // SHA-256(key of block i-1, tokens of block i). The chain begins with a salt that names model
 // bytes, KV dtype and ISA key, joined with a variant. The variant names the adapter that computed
 // the keys and values and the tenant that requested them; other variants never match its blocks.
-// Forgetting a block in the middle of a chain leaves its followers indexed but unreachable until
-// that prefix is inserted again; their content stays valid. Engine thread only.
+// A key has one block per table of a sequence, all from one pool. A prefix needs every block of a
+// table without window, and of a table with one those that the next token sees. Forgetting a block
+// in the middle of a chain leaves its followers indexed; their content stays valid. Engine thread
+// only.
 class PrefixIndex {
  public:
-  explicit PrefixIndex(Sha256Digest salt);
+  // `windows`: by table, as in KvCache::Shape.
+  explicit PrefixIndex(Sha256Digest salt, std::vector<int64_t> windows = {0});
 
-  // Blocks of the longest cached prefix of `tokens`, in full blocks, leaving at least one token to
-  // compute. Takes no references.
-  std::vector<BlockId> Match(std::span<const TokenId> tokens, std::string_view variant) const;
+  // Keys of the full blocks of `tokens` that a match may contain, leaving at least one token to
+  // compute.
+  std::vector<Sha256Digest> Keys(std::span<const TokenId> tokens, std::string_view variant) const;
+  // The most first keys whose prefix has all blocks that it needs.
+  int64_t Longest(std::span<const Sha256Digest> keys) const;
+  // The blocks of that prefix, by table; those that it does not need are kNoBlock. Takes no
+  // references. REQUIRES: it has them.
+  std::vector<BlockTable> Blocks(std::span<const Sha256Digest> keys) const;
 
-  // Records that `blocks` (all full) hold the first blocks.size() * kTokensPerBlock tokens. A
-  // prefix already indexed under another block keeps that block. Returns the newly indexed blocks,
-  // for BlockPool::SetCached. When memory runs out it indexes fewer blocks and does not fail.
-  std::vector<BlockId> Insert(std::span<const TokenId> tokens, std::span<const BlockId> blocks,
-                              std::string_view variant);
+  // Moves `point` along the chain of `tokens` to the key of its first `n_blocks` blocks; begins
+  // anew when it lies beyond. REQUIRES: `point` has no key yet or belongs to these tokens.
+  void Advance(std::span<const TokenId> tokens, std::string_view variant, int64_t n_blocks,
+               PrefixKey& point) const;
+
+  // Records that `block` holds the last block of this key's prefix in `table`. Returns whether the
+  // block is newly indexed, for BlockPool::SetCached. A prefix already indexed under another block
+  // keeps that block. When memory runs out it indexes nothing and does not fail.
+  bool Insert(const Sha256Digest& key, size_t table, BlockId block);
   // Call before the block's content is overwritten. Ignores unknown blocks.
   void Forget(BlockId block);
 
@@ -39,12 +62,16 @@ class PrefixIndex {
  private:
   Sha256Digest Root(std::string_view variant) const;
 
-  struct DigestHash {
-    size_t operator()(const Sha256Digest& digest) const;
+  struct Indexed {
+    Sha256Digest key;
+    size_t table;
   };
+  using BlockMap = std::unordered_map<Sha256Digest, BlockId, DigestHash>;
+
   Sha256Digest salt_;
-  std::unordered_map<Sha256Digest, BlockId, DigestHash> block_of_;
-  std::unordered_map<BlockId, Sha256Digest> key_of_;
+  std::vector<int64_t> windows_;
+  std::vector<BlockMap> block_of_;  // by table
+  std::unordered_map<BlockId, Indexed> key_of_;
 };
 
 }  // namespace tandem::engine

@@ -54,31 +54,41 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
 EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                        Mailbox<LoopCommand>& inbox, LoopStatus& status)
     : model_(model),
-      options_(ResolveOptions(options, model.model->parameter_count())),
+      options_(ResolveOptions(options, model.model->active_parameters())),
       inbox_(inbox),
       status_(status),
       pool_(options.threads),
-      ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_),
-      prefix_index_(PrefixSalt(model, ops_.kernels())) {
+      ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_) {
   // The runner's scratch determines the cache size, and the runner borrows the cache: create both,
   // then resize the cache.
-  kv_.emplace(ModelRunner::KvShape(*model_.model, 0));
-  runner_.emplace(model_.model, ops_, *kv_, StepRows(options_), StepLogitRows(options_));
+  KvCache::Shape shape = ModelRunner::WindowedKvShape(*model_.model, model_.max_model_len);
+  kv_.emplace(shape);
+  states_.emplace(0, 0);
+  runner_.emplace(model_.model, ops_, *kv_, *states_, StepRows(options_), StepLogitRows(options_));
   const int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
-  const int64_t n_blocks =
-      PlanKvBlocks(*model_.model, options_, model_.max_model_len, scratch_bytes);
-  kv_.emplace(ModelRunner::KvShape(*model_.model, n_blocks));
-  blocks_.emplace(n_blocks);
+  const int64_t state_floats = ModelRunner::StateFloats(*model_.model);
+  const int64_t n_states =
+      state_floats == 0 ? 0 : PlanStates(*model_.model, options_, state_floats, scratch_bytes);
+  states_.emplace(state_floats, n_states);
+  if (n_states > 0) state_pool_.emplace(n_states);
+  shape.n_blocks = PlanKvBlocks(*model_.model, options_, shape, model_.max_model_len,
+                                scratch_bytes + states_->bytes());
+  kv_.emplace(shape);
+  blocks_.emplace(shape.n_blocks);
+  prefix_index_.emplace(PrefixSalt(model_, ops_.kernels()), shape.windows);
   SchedulerOptions scheduling;
   scheduling.max_seqs = options_.max_seqs;
   scheduling.prefill_chunk_tokens = options_.prefill_chunk_tokens;
   scheduling.score_chunk_tokens = ScoreChunkTokens(options_);
   scheduling.max_model_len = model_.max_model_len;
   scheduling.prefix_cache = options_.prefix_cache;
-  scheduler_.emplace(scheduling, *blocks_, prefix_index_);
+  scheduling.windows = shape.windows;
+  if (state_pool_) scheduling.max_seqs = std::min(scheduling.max_seqs, n_states);
+  scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr);
   step_requests_.reserve(static_cast<size_t>(options_.max_seqs));
-  stats_.kv_blocks_total = n_blocks;
-  stats_.kv_bytes = kv_->bytes();
+  stats_.kv_blocks_total = shape.n_blocks;
+  stats_.kv_bytes = kv_->bytes() + states_->bytes();
+  stats_.states_total = n_states;
   stats_.scratch_bytes = scratch_bytes;
   stats_.max_seqs = options_.max_seqs;
   stats_.max_adapters = options_.max_seqs;  // the only bound
@@ -125,6 +135,7 @@ void EngineLoop::ReleaseIdleMemory() {
   has_released_ = true;
   scheduler_->ForgetPrefixes();
   kv_->Discard();
+  states_->Discard();
   ::malloc_trim(0);
   ++stats_.idle_releases_total;
   spdlog::debug("idle engine released key and value memory bytes={}", kv_->bytes());
@@ -311,7 +322,7 @@ bool EngineLoop::PlanAndRun() {
   }
   histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
   CollectSlices(plan);
-  runner_->Forward(plan.copies, slices_);
+  runner_->Forward(plan, slices_);
   if (model_.model->is_damaged()) {
     FailModel();
     return true;

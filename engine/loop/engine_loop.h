@@ -20,6 +20,8 @@
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_cache.h"
 #include "engine/kv/prefix_index.h"
+#include "engine/kv/state_cache.h"
+#include "engine/kv/state_pool.h"
 #include "engine/loop/event_rate.h"
 #include "engine/loop/loop_status.h"
 #include "engine/loop/output.h"
@@ -156,7 +158,9 @@ class EngineLoop {
   OpsContext ops_;
   std::optional<KvCache> kv_;
   std::optional<BlockPool> blocks_;
-  PrefixIndex prefix_index_;
+  std::optional<StateCache> states_;
+  std::optional<StatePool> state_pool_;  // only models with state
+  std::optional<PrefixIndex> prefix_index_;
   std::optional<StepRunner> runner_;
   std::optional<Scheduler> scheduler_;
 

@@ -247,6 +247,10 @@ void EngineLoop::PublishStatus() {
   stats_.batch_running = scheduler_->num_running_batch();
   stats_.batch_waiting = scheduler_->num_waiting_batch();
   stats_.kv_blocks_used = blocks_->capacity_blocks() - blocks_->num_free();
+  if (state_pool_) {
+    stats_.states_used = state_pool_->num_held();
+    stats_.state_snapshots = state_pool_->num_snapshots();
+  }
   stats_.prefix_query_tokens_total = counters.prefix_query_tokens;
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;

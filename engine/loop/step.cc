@@ -5,7 +5,6 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/parallel_for.h"
-#include "engine/kv/block_pool.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/softmax.h"
 #include "engine/sampling/logprobs.h"
@@ -13,18 +12,49 @@
 namespace tandem::engine {
 
 StepRunner::StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv,
-                       int64_t max_rows, int64_t max_logit_rows)
+                       StateCache& states, int64_t max_rows, int64_t max_logit_rows)
     : model_(std::move(model)),
       ops_(ops),
       kv_(kv),
+      states_(states),
       runner_(model_, ops, max_rows, max_logit_rows),
       vocab_size_(model_->config().vocab_size),
       scratch_(static_cast<size_t>(ops.pool().n_threads())) {}
 
 int64_t StepRunner::scratch_bytes() const { return runner_.scratch_bytes(); }
 
-void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> slices) {
-  for (const BlockCopy& copy : copies) kv_.CopyBlock(copy.from, copy.to);
+void StepRunner::ListStates(const BatchPlan& plan, std::span<const Slice> slices) {
+  slice_states_.clear();
+  state_saves_.clear();
+  if (states_.n_states() == 0) return;
+  for (const PlannedSave& save : plan.saves) {
+    state_saves_.push_back({.position = save.position, .state = states_.At(save.state)});
+  }
+  for (const Slice& slice : slices) {
+    const std::optional<StateId>& state = slice.planned.sequence->state;
+    TANDEM_CHECK(state.has_value());
+    slice_states_.push_back(
+        {.state = states_.At(*state),
+         .saves =
+             std::span(state_saves_).subspan(slice.planned.first_save, slice.planned.n_saves)});
+  }
+}
+
+void StepRunner::ListFurtherTables(std::span<const Slice> slices) {
+  further_tables_.clear();
+  for (size_t table = 1; table < kv_.shape().windows.size(); ++table) {
+    for (size_t i = 0; i < slices.size(); ++i) {
+      AttentionSlice rows = attention_slices_[i];
+      rows.blocks = slices[i].planned.sequence->tables[table];
+      further_tables_.push_back(rows);
+    }
+  }
+}
+
+void StepRunner::Forward(const BatchPlan& plan, std::span<Slice> slices) {
+  for (const BlockCopy& copy : plan.copies) kv_.CopyBlock(copy.from, copy.to);
+  for (const StateCopy& copy : plan.state_copies) states_.Copy(copy.from, copy.to);
+  ListStates(plan, slices);
 
   tokens_.clear();
   positions_.clear();
@@ -40,7 +70,7 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
     attention_slices_.push_back({.first_row = first_row,
                                  .n_rows = planned.n_tokens,
                                  .first_position = planned.first_position,
-                                 .blocks = sequence.blocks});
+                                 .blocks = sequence.blocks()});
     adapters_.push_back(slice.adapter);
     if (slice.pool_begin < slice.pool_end) {
       hidden_sums_.push_back({.first_row = first_row + slice.pool_begin - planned.first_position,
@@ -58,12 +88,15 @@ void StepRunner::Forward(const std::vector<BlockCopy>& copies, std::span<Slice> 
       positions_.push_back(static_cast<int32_t>(p));
     }
   }
+  ListFurtherTables(slices);
   logits_ = runner_.Forward({.tokens = tokens_,
                              .positions = positions_,
                              .slices = attention_slices_,
                              .logit_rows = logit_rows_,
                              .adapters = adapters_,
-                             .hidden_sums = hidden_sums_},
+                             .hidden_sums = hidden_sums_,
+                             .states = slice_states_,
+                             .further_tables = further_tables_},
                             kv_);
 }
 

@@ -13,6 +13,7 @@
 #include "engine/base/ids.h"
 #include "engine/constrain/grammar.h"
 #include "engine/kv/kv_cache.h"
+#include "engine/kv/state_cache.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "engine/sampling/sampler.h"
@@ -24,9 +25,9 @@ namespace tandem::engine {
 // scores rows. Slices that pool get their hidden states added up instead. Engine thread only.
 class StepRunner {
  public:
-  // `max_rows` and `max_logit_rows` bound what one step may hold. Borrows `ops` and `kv`.
-  StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv, int64_t max_rows,
-             int64_t max_logit_rows);
+  // `max_rows` and `max_logit_rows` bound what one step may hold. Borrows `ops`, `kv`, `states`.
+  StepRunner(std::shared_ptr<const Model> model, OpsContext& ops, KvCache& kv, StateCache& states,
+             int64_t max_rows, int64_t max_logit_rows);
 
   // A planned slice, and its positions that are scored as prompt: [score_begin, score_end).
   struct Slice {
@@ -44,8 +45,8 @@ class StepRunner {
     int64_t first_score_row = 0;
     int64_t sample_row = -1;
   };
-  // Copies blocks and computes all rows. The logits stay until the next Forward.
-  void Forward(const std::vector<BlockCopy>& copies, std::span<Slice> slices);
+  // Copies blocks and states, and computes all rows. The logits stay until the next Forward.
+  void Forward(const BatchPlan& plan, std::span<Slice> slices);
 
   // Draws a token from a logit row (sampler set) or scores a given one (sampler null).
   struct Job {
@@ -75,6 +76,8 @@ class StepRunner {
     std::vector<uint32_t> mask;  // of the grammar, in words of 32 tokens
   };
 
+  void ListStates(const BatchPlan& plan, std::span<const Slice> slices);
+  void ListFurtherTables(std::span<const Slice> slices);
   void RunJob(Job& job, Scratch& scratch) const;
   void Draw(Job& job, std::span<const float> row, Scratch& scratch) const;
   void ComputeLse(std::span<const Job> jobs);
@@ -82,15 +85,19 @@ class StepRunner {
   const std::shared_ptr<const Model> model_;
   OpsContext& ops_;
   KvCache& kv_;
+  StateCache& states_;
   ModelRunner runner_;
   const int64_t vocab_size_;
 
   std::vector<TokenId> tokens_;
   std::vector<int32_t> positions_;
   std::vector<AttentionSlice> attention_slices_;
+  std::vector<AttentionSlice> further_tables_;  // table by table
   std::vector<int32_t> logit_rows_;
   std::vector<HiddenSum> hidden_sums_;
   std::vector<const Adapter*> adapters_;  // by slice
+  std::vector<SliceState> slice_states_;  // by slice
+  std::vector<StateSave> state_saves_;    // as in the plan
   std::span<const float> logits_;         // [logit_rows, vocab_size]
   std::vector<float> lse_;                // [logit_rows]; only of rows that jobs score
   std::vector<uint8_t> wants_lse_;

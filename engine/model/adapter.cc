@@ -44,6 +44,15 @@ void CheckFinite(const LoraAdapter& files, const std::string& name, const ConstT
               files.name() + ": tensor " + Quoted(name) + " contains values that are not finite");
 }
 
+// Marks the weights of a module: a router's scales have its name before theirs.
+void MarkModule(const std::vector<WeightSpec>& specs, int32_t weight, std::vector<bool>& marked) {
+  const std::string& name = specs[static_cast<size_t>(weight)].name;
+  const std::string module = name.substr(0, name.rfind('.') + 1);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].name.starts_with(module)) marked[i] = true;
+  }
+}
+
 }  // namespace
 
 std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& config,
@@ -51,9 +60,27 @@ std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& con
   std::vector<bool> linear(specs.size(), false);
   const ForwardPlan plan = PlanForward(family, config, specs, DType::kF32);
   for (const ForwardPlan::Op& op : plan.ops) {
-    if (std::string_view(op.name) == "Linear") linear[static_cast<size_t>(op.weight)] = true;
+    const std::string_view name = op.name;
+    const int64_t count = name == "Linear" ? 1 : name == "ExpertLinear" ? op.n_experts : 0;
+    for (int64_t i = 0; i < count; ++i) linear[static_cast<size_t>(op.weight + i)] = true;
   }
   return linear;
+}
+
+std::vector<bool> RouterWeights(const FamilySpec& family, const ModelConfig& config,
+                                const std::vector<WeightSpec>& specs) {
+  std::vector<bool> router(specs.size(), false);
+  const ForwardPlan plan = PlanForward(family, config, specs, DType::kF32);
+  for (const ForwardPlan::Op& op : plan.ops) {
+    if (std::string_view(op.name) == "ScaleExperts") MarkModule(specs, op.weight, router);
+    if (std::string_view(op.name) != "Route") continue;
+    const ForwardPlan::Activation& logits = plan.activations[static_cast<size_t>(op.inputs[0])];
+    const ForwardPlan::Op& product = plan.ops[static_cast<size_t>(logits.first_op)];
+    // The gate of a shared expert routes among one.
+    const bool chooses = logits.cols > 1 && std::string_view(product.name) == "Linear";
+    if (chooses) router[static_cast<size_t>(product.weight)] = true;
+  }
+  return router;
 }
 
 std::string ModulePath(const WeightSpec& spec) {

@@ -14,9 +14,14 @@ namespace tandem::engine {
 
 class Model;
 
-// By weight index: true for the weights that LayerOps::Linear multiplies with. Only these can have
-// an adapter; the head and the embedding tables cannot.
+// By weight index: true for the weights that LayerOps::Linear and ExpertLinear multiply with. Only
+// these can have an adapter; the head and the embedding tables cannot.
 std::vector<bool> LinearWeights(const FamilySpec& family, const ModelConfig& config,
+                                const std::vector<WeightSpec>& specs);
+
+// By weight index: true for the routers of experts, the linear layers whose result is routed, and
+// for scales that belong to them.
+std::vector<bool> RouterWeights(const FamilySpec& family, const ModelConfig& config,
                                 const std::vector<WeightSpec>& specs);
 
 // The module path of a weight, as transformers and PEFT name it.

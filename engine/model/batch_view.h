@@ -5,6 +5,7 @@
 
 #include "engine/base/ids.h"
 #include "engine/ops/attention.h"
+#include "engine/ops/recurrence.h"
 
 namespace tandem::engine {
 
@@ -18,6 +19,13 @@ struct HiddenSum {
   std::span<double> sum;
 };
 
+// The state of a slice's sequence in layers with state (StateCache): read unless the slice begins
+// at position 0, and overwritten with the state after its last row.
+struct SliceState {
+  float* state = nullptr;
+  std::span<const StateSave> saves = {};  // copies of the state at borders within the slice
+};
+
 // The rows of one step: runs of consecutive positions of several sequences. Adjacent slices of one
 // adapter run through it together, which is faster. Results do not depend on the order, bit for
 // bit.
@@ -29,6 +37,10 @@ struct BatchView {
   // By slice; null for the base model alone. Empty: no slice has an adapter.
   std::span<const Adapter* const> adapters = {};
   std::span<const HiddenSum> hidden_sums = {};  // ascending, without overlap
+  std::span<const SliceState> states = {};      // by slice; empty for models without state
+  // For KV caches of several tables: the slices again, with the blocks of tables 1, 2, … one table
+  // after the other. Those in `slices` are of table 0.
+  std::span<const AttentionSlice> further_tables = {};
 };
 
 }  // namespace tandem::engine

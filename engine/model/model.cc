@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -53,6 +54,7 @@ std::vector<std::string> ExtraTensors(const ModelDir& dir, const std::vector<Wei
   for (const WeightSpec& spec : specs) {
     known.push_back(spec.name);
     known.insert(known.end(), spec.aliases.begin(), spec.aliases.end());
+    for (const StoredPart& part : spec.parts) known.push_back(part.tensor);
   }
   std::sort(known.begin(), known.end());
   std::vector<std::string> extra = dir.tensor_names();
@@ -65,9 +67,9 @@ std::vector<std::string> ExtraTensors(const ModelDir& dir, const std::vector<Wei
 void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                   const ModelConfig& config) {
   for (const WeightSpec& spec : specs) {
-    const StoredTensor* stored = FindWeight(dir, spec);
+    const std::optional<StoredTensor> stored = FindWeight(dir, spec);
     const std::string what = dir.name() + ": tensor '" + spec.name + "' ";
-    if (stored == nullptr) throw Error(ErrorCode::kDataLoss, what + "is missing");
+    if (!stored) throw Error(ErrorCode::kDataLoss, what + "is missing");
     const ConstTensorView& tensor = stored->view;
     if (tensor.shape != spec.source_shape) {
       throw Error(ErrorCode::kDataLoss, what + "has shape " + ShapeText(tensor.shape) +
@@ -80,11 +82,42 @@ void CheckTensors(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                                                "; only floating-point weights are supported");
     }
   }
+  for (const auto& [name, stacked] : StackedTensorsOf(specs, /*published=*/false)) {
+    const StoredTensor* stored = dir.FindStored(name);
+    if (stored == nullptr || stored->view.shape == stacked.shape) continue;
+    throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + Quoted(name) + " has shape " +
+                                          ShapeText(stored->view.shape) +
+                                          ", but config.json requires " + ShapeText(stacked.shape));
+  }
   for (const std::string& name : ExtraTensors(dir, specs)) {
     if (IsHarmlessExtra(name, config) || !TakesPart(dir, name)) continue;
     throw Error(ErrorCode::kUnsupported, dir.name() + ": tensor " + Quoted(name) +
                                              " is not a weight of this model family, so the model "
                                              "would compute a different function without it");
+  }
+}
+
+std::string StoredTypeText(const StoredTensor& tensor) {
+  return std::string(tensor.encoding == Encoding::kPlain ? DTypeName(tensor.view.dtype)
+                                                         : EncodingName(tensor.encoding));
+}
+
+// No program writes the experts of one projection in several types, so such a checkpoint was put
+// together from several. REQUIRES: CheckTensors.
+void CheckExpertTypes(const ModelDir& dir, const std::vector<WeightSpec>& specs,
+                      const ForwardPlan& plan) {
+  for (const ForwardPlan::Op& op : plan.ops) {
+    if (op.n_experts == 0) continue;
+    const auto begin = static_cast<size_t>(op.weight);
+    const std::string expected = StoredTypeText(*FindWeight(dir, specs[begin]));
+    for (size_t i = begin + 1; i < begin + static_cast<size_t>(op.n_experts); ++i) {
+      const std::string type = StoredTypeText(*FindWeight(dir, specs[i]));
+      if (type == expected) continue;
+      throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + Quoted(specs[i].name) +
+                                            " has type " + type + ", but " +
+                                            Quoted(specs[begin].name) + " has " + expected +
+                                            "; the experts of a layer must have one type");
+    }
   }
 }
 
@@ -102,8 +135,14 @@ void ReportExtraTensors(const ModelDir& dir, const std::vector<WeightSpec>& spec
   if (n_harmless > 0) {
     spdlog::debug("ignored buffers in checkpoint model={} n={}", dir.name(), n_harmless);
   }
-  // The model may differ from its config; this line lets a user who gets odd answers find out.
-  if (n_unknown > 0) {
+  if (n_unknown == 0) return;
+  const std::string source = dir.Describe("config.json");
+  const auto json = ParseUntrustedJson(dir.ReadText("config.json").value_or("{}"), source);
+  if (IsMultimodal(json, source)) {
+    spdlog::warn("serving only the text part of a multimodal model={} ignored_tensors={} first={}",
+                 dir.name(), n_unknown, first_unknown);
+  } else {
+    // The model may differ from its config; this line lets a user who gets odd answers find out.
     spdlog::warn("ignored tensors that this family does not use model={} n={} first={}", dir.name(),
                  n_unknown, first_unknown);
   }
@@ -130,7 +169,7 @@ DType ChooseDType(const ModelDir& dir, const std::vector<WeightSpec>& specs,
                 "compute dtype must be f32 or bf16, got " + std::string(DTypeName(*wanted)));
   }
   const bool all_f32 = std::all_of(specs.begin(), specs.end(), [&](const WeightSpec& spec) {
-    const StoredTensor* stored = FindWeight(dir, spec);
+    const std::optional<StoredTensor> stored = FindWeight(dir, spec);
     return stored->encoding == Encoding::kPlain && stored->view.dtype == DType::kF32;
   });
   return all_f32 && CountParameters(specs) < kSmallModelParameters ? DType::kF32 : DType::kBF16;
@@ -144,15 +183,15 @@ bool TakeBlocksOfFile(const ModelDir& dir, const std::vector<WeightSpec>& specs,
   types.exact.resize(specs.size(), false);
   std::set<std::string> formats;
   for (size_t i = 0; i < specs.size(); ++i) {
-    const Encoding encoding = FindWeight(dir, specs[i])->encoding;
-    if (encoding == Encoding::kPlain || specs[i].kind == WeightKind::kVector) continue;
-    const Repacking& repacking = RepackingOf(encoding);
+    const std::optional<StoredTensor> stored = FindWeight(dir, specs[i]);
+    if (stored->encoding == Encoding::kPlain || specs[i].kind == WeightKind::kVector) continue;
+    const Repacking repacking = RepackingOf(*stored);
     types.blocks[i] = repacking.block;
     types.exact[i] = repacking.exact;
     formats.insert(BlockFormatName(repacking.block));
   }
   if (formats.empty()) return false;
-  types.name = "gguf";
+  types.name = dir.format() == "gguf" ? "gguf" : "file";
   for (const std::string& format : formats) types.name += "-" + format;
   return true;
 }
@@ -163,8 +202,8 @@ BlockFormat HeadFormat(BlockFormat block) {
   return block == BlockFormat::kInt4 ? BlockFormat::kInt6 : BlockFormat::kInt8;
 }
 
-// The storage type of each weight; only the plan of the forward pass tells which weight is the
-// head.
+// The storage type of each weight; only the plan of the forward pass tells which weight is the head
+// and which are routers. A router stays in the compute dtype: its errors change which experts run.
 PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const ModelConfig& config,
                         const std::vector<WeightSpec>& specs, DType dtype,
                         const LoadOptions& options) {
@@ -179,7 +218,29 @@ PackedTypes ChooseTypes(const ModelDir& dir, const FamilySpec& family, const Mod
   }
   const ForwardPlan plan = PlanForward(family, config, specs, dtype);
   types.blocks[static_cast<size_t>(plan.ops.back().weight)] = HeadFormat(block);
+  for (const int32_t router : plan.Routers()) {
+    types.blocks[static_cast<size_t>(router)] = BlockFormat::kNone;
+  }
   return types;
+}
+
+void CountActive(const PackedLayout& layout, ModelOutline& outline) {
+  const std::vector<double> shares =
+      PlanForward(*outline.family, outline.config, outline.specs, outline.types.dtype)
+          .ActiveShares(outline.specs.size());
+  double parameters = 0, bytes = 0;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    parameters += shares[i] * static_cast<double>(outline.specs[i].n * outline.specs[i].k);
+    bytes += shares[i] * static_cast<double>(layout.sizes[i]);
+  }
+  outline.active_parameters = std::llround(parameters);
+  outline.active_weight_bytes = std::llround(bytes);
+}
+
+// The longest context whose rope does not change shorter texts.
+int64_t DefaultContext(const ModelConfig& config) {
+  const RopeScaling& rope = config.rope_scaling;
+  return rope.kind == RopeKind::kLong ? rope.original_max_positions : config.max_context_len;
 }
 
 }  // namespace
@@ -192,24 +253,29 @@ ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
 
   ModelOutline outline;
   outline.family = &FindFamily(json, source);
-  outline.config = outline.family->parse_config(json, source);
+  outline.config = ParseModelConfig(*outline.family, json, source);
   outline.has_own_head = HasOwnHead(dir, *outline.family, outline.config);
   if (outline.has_own_head) outline.config.tied_embeddings = false;
   outline.specs = outline.family->list_weights(outline.config);
   CheckTensors(dir, outline.specs, outline.config);
   const DType dtype = ChooseDType(dir, outline.specs, options);
+  CheckExpertTypes(dir, outline.specs,
+                   PlanForward(*outline.family, outline.config, outline.specs, dtype));
   outline.types = ChooseTypes(dir, *outline.family, outline.config, outline.specs, dtype, options);
   for (const WeightSpec& spec : outline.specs) {
-    const StoredTensor& stored = *FindWeight(dir, spec);
-    outline.types.decodings.push_back(stored.IsAsAsked() ? "" : DecodingOf(stored));
+    const std::optional<StoredTensor> stored = FindWeight(dir, spec);
+    const bool is_plain = stored->IsAsAsked() && stored->part.empty();
+    outline.types.decodings.push_back(is_plain ? "" : DecodingOf(*stored));
   }
   // The size does not depend on the hash, whose length is always the same.
-  outline.weight_bytes =
-      LayOutWeights(outline.specs, outline.types, std::string(kContentHashLength, '0')).file_bytes;
+  const PackedLayout layout =
+      LayOutWeights(outline.specs, outline.types, std::string(kContentHashLength, '0'));
+  outline.weight_bytes = layout.file_bytes;
+  CountActive(layout, outline);
   ModelConfig lowered = outline.config;
-  if (options.max_context_len > 0) {
-    lowered.max_context_len = std::min(lowered.max_context_len, options.max_context_len);
-  }
+  const int64_t asked =
+      options.max_context_len > 0 ? options.max_context_len : DefaultContext(outline.config);
+  lowered.max_context_len = std::min(lowered.max_context_len, asked);
   outline.max_context_len = lowered.max_context_len;
   for (const RopeSpec& rope : outline.family->list_ropes(lowered)) {
     const auto row_bytes = static_cast<int64_t>(2 * rope.frequencies.size() * sizeof(float));
@@ -234,6 +300,12 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, ModelOutline outli
     spdlog::warn("model_has_own_head model=\"{}\" reason=\"{}\"", dir.name(), kOwnHeadNote);
   }
   const PackedTypes& types = outline.types;
+  if (options.max_context_len == 0 && outline.max_context_len < outline.config.max_context_len) {
+    spdlog::warn(
+        "context_shortened model=\"{}\" max_model_len={} reason=\"longer texts need other "
+        "rope frequencies, which change short texts too: --max-model-len {} selects them\"",
+        dir.name(), outline.max_context_len, outline.config.max_context_len);
+  }
 
   const std::shared_ptr<Model> model(new Model());
   const std::filesystem::path memo_dir =
@@ -265,6 +337,8 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, ModelOutline outli
   model->mapped_ = std::move(packed.mapped);
   model->owned_ = std::move(packed.owned);
   model->weight_bytes_ = layout.file_bytes;
+  model->active_parameters_ = outline.active_parameters;
+  model->active_weight_bytes_ = outline.active_weight_bytes;
   model->config_.max_context_len = outline.max_context_len;
   model->ropes_ = MakeRopeTables(*model->family_, model->config_, model->config_.max_context_len);
   return model;

@@ -44,6 +44,9 @@ struct ModelOutline {
   std::vector<WeightSpec> specs;
   PackedTypes types;
   int64_t weight_bytes = 0;  // packed
+  // Without the experts to which a row is not routed.
+  int64_t active_parameters = 0;
+  int64_t active_weight_bytes = 0;
   int64_t rope_bytes = 0;
 
   int64_t parameter_count() const;
@@ -78,6 +81,9 @@ class Model {
   const std::string& content_hash() const { return content_hash_; }
   int64_t parameter_count() const;
   int64_t weight_bytes() const { return weight_bytes_; }
+  // As in ModelOutline.
+  int64_t active_parameters() const { return active_parameters_; }
+  int64_t active_weight_bytes() const { return active_weight_bytes_; }
   int64_t rope_bytes() const { return rope_bytes_; }
   bool is_mapped() const { return mapped_ != nullptr; }  // packed file shared between processes
   std::filesystem::path packed_path() const;             // empty: packed in memory
@@ -97,6 +103,8 @@ class Model {
   std::string fingerprint_;
   std::string content_hash_;
   int64_t weight_bytes_ = 0;
+  int64_t active_parameters_ = 0;
+  int64_t active_weight_bytes_ = 0;
   int64_t rope_bytes_ = 0;
   std::shared_ptr<const MappedFile> mapped_;
   AlignedBuffer owned_;
@@ -110,9 +118,15 @@ class ModelRunner {
               int64_t max_logit_rows);
   ~ModelRunner();
 
-  // Shape of a KV cache for this model.
+  // Shape of a KV cache for this model: what the attentions of its forward pass keep, in one table.
   static KvCache::Shape KvShape(const Model& model, int64_t n_blocks);
-  static KvCache::Shape KvShape(const ModelConfig& config, DType dtype, int64_t n_blocks);
+  // The same without blocks, in tables by window, for sequences of at most max_model_len tokens
+  // (engine/model/kv_layout.h).
+  static KvCache::Shape WindowedKvShape(const Model& model, int64_t max_model_len);
+  static KvCache::Shape WindowedKvShape(const ModelOutline& outline);
+  // Floats of one sequence's state in layers with state; 0 for models without any (StateCache).
+  static int64_t StateFloats(const Model& model);
+  static int64_t StateFloats(const ModelOutline& outline);
   // The scratch_bytes() of a runner with these limits.
   static int64_t ScratchBytes(const ModelOutline& outline, int64_t max_rows,
                               int64_t max_logit_rows);

@@ -1,10 +1,21 @@
 #include <utility>
 
+#include "engine/model/kv_layout.h"
 #include "engine/model/model.h"
 #include "engine/model/serving_ops.h"
-#include "engine/ops/attention.h"
 
 namespace tandem::engine {
+namespace {
+
+ForwardPlan PlanOf(const Model& model) {
+  return PlanForward(model.family(), model.config(), model.weight_specs(), model.dtype());
+}
+
+ForwardPlan PlanOf(const ModelOutline& outline) {
+  return PlanForward(*outline.family, outline.config, outline.specs, outline.types.dtype);
+}
+
+}  // namespace
 
 struct ModelRunner::Impl {
   Impl(std::shared_ptr<const Model> model_in, OpsContext& ops, int64_t max_rows,
@@ -22,22 +33,28 @@ ModelRunner::ModelRunner(std::shared_ptr<const Model> model, OpsContext& ops, in
 ModelRunner::~ModelRunner() = default;
 
 KvCache::Shape ModelRunner::KvShape(const Model& model, int64_t n_blocks) {
-  return KvShape(model.config(), model.dtype(), n_blocks);
+  KvCache::Shape shape = KvInOneTable(PlanOf(model).kv_layers, model.dtype());
+  shape.n_blocks = n_blocks;
+  return shape;
 }
 
-KvCache::Shape ModelRunner::KvShape(const ModelConfig& config, DType dtype, int64_t n_blocks) {
-  const AttentionSpec& attention = config.attention;
-  return {.n_layers = config.n_layers,
-          .n_kv_heads = attention.n_kv_heads,
-          .head_block_bytes = KvHeadBlockBytes(dtype, attention.head_dim),
-          .n_blocks = n_blocks};
+KvCache::Shape ModelRunner::WindowedKvShape(const Model& model, int64_t max_model_len) {
+  return LayOutKv(PlanOf(model).kv_layers, model.dtype(), max_model_len);
+}
+
+KvCache::Shape ModelRunner::WindowedKvShape(const ModelOutline& outline) {
+  return LayOutKv(PlanOf(outline).kv_layers, outline.types.dtype, outline.max_context_len);
+}
+
+int64_t ModelRunner::StateFloats(const Model& model) { return PlanOf(model).state_floats; }
+
+int64_t ModelRunner::StateFloats(const ModelOutline& outline) {
+  return PlanOf(outline).state_floats;
 }
 
 int64_t ModelRunner::ScratchBytes(const ModelOutline& outline, int64_t max_rows,
                                   int64_t max_logit_rows) {
-  return ServingOps::ScratchBytes(
-      PlanForward(*outline.family, outline.config, outline.specs, outline.types.dtype), max_rows,
-      max_logit_rows);
+  return ServingOps::ScratchBytes(PlanOf(outline), max_rows, max_logit_rows);
 }
 
 std::span<const float> ModelRunner::Forward(const BatchView& batch, KvCache& kv) {

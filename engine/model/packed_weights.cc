@@ -121,8 +121,8 @@ class Packer {
   // REQUIRES: `section` is zeroed and of the rounded-up size.
   void Pack(size_t i, std::byte* section) {
     const WeightSpec& spec = specs_[i];
-    const StoredTensor* source = FindWeight(dir_, spec);
-    TANDEM_CHECK(source != nullptr);
+    const std::optional<StoredTensor> source = FindWeight(dir_, spec);
+    TANDEM_CHECK(source);
     if (spec.kind == WeightKind::kVector) {
       const std::span values(reinterpret_cast<float*>(section), static_cast<size_t>(spec.n));
       if (source->IsAsAsked()) {
@@ -144,7 +144,7 @@ class Packer {
   void ReportError() const {
     for (const auto& [from, sum] : sums_) {
       const auto& [encoding, block, exact] = from;
-      if (exact) {
+      if (exact && sum.error.squared_error == 0) {
         spdlog::info("weights copied to blocks unchanged model={} from={} to={} weights={}",
                      dir_.name(), EncodingName(encoding), BlockFormatName(block), sum.n_weights);
         continue;

@@ -35,22 +35,37 @@ struct ForwardPlan {
     const char* name = "";
     int32_t output = -1;
     std::vector<int32_t> inputs;
-    int32_t weight = -1;
-    int64_t layer = -1;  // of attention
+    int32_t weight = -1;      // of ExpertLinear: of the first expert; the others follow it
+    int64_t layer = -1;       // of attention
+    bool writes_keys = true;  // attention; false where an earlier op wrote this layer's keys
+    int64_t n_experts = 0, top_k = 0, k = 0;  // of ExpertLinear
+    int64_t state_offset = -1;  // of ops with state: where theirs begins in a sequence's, in floats
   };
 
   DType dtype = DType::kF32;
   std::vector<Op> ops;
   std::vector<Activation> activations;
-  // After the last attention, rows are independent: the rest is computed for logit rows only.
+  // By layer: what its attention keeps in the KV cache. n_kv_heads 0: the layer keeps nothing.
+  std::vector<AttentionSpec> kv_layers;
+  // After the last attention or recurrence, rows are independent: the rest is computed for logit
+  // rows only.
   int32_t last_attention_op = -1;
   int64_t arena_bytes_per_row = 0;
+  int64_t state_floats = 0;  // of one sequence, over all layers
   int64_t vocab_size = 0;
   // Multiply and add count as two. The head runs per logit row, attention per query row and visible
   // key.
   int64_t linear_flops_per_row = 0;
   int64_t head_flops_per_row = 0;
   int64_t attention_flops_per_row_and_key = 0;
+
+  // Scratch of a pass over this many rows that ExpertLinear needs.
+  ScratchBytes ExpertScratch(int64_t rows) const;
+  // By weight: the part that one row reads, top_k / n_experts for experts and 1 for all others.
+  std::vector<double> ActiveShares(size_t n_weights) const;
+  // The linear layers whose results Route reads, or that weigh streams (Mix, through SoftCap). They
+  // stay in the compute dtype. A weight may appear twice.
+  std::vector<int32_t> Routers() const;
 
   // One line per op, for `tandem plan` and for debugging.
   std::string ToString(const std::vector<WeightSpec>& specs) const;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "engine/base/check.h"
-#include "engine/kv/block_pool.h"
 #include "engine/model/model.h"
 #include "engine/ops/attention.h"
+#include "engine/ops/expert_lora.h"
+#include "engine/ops/heads.h"
 #include "engine/tensor/bfloat16.h"
 
 namespace tandem::engine {
@@ -58,24 +60,33 @@ ServingOps::ServingOps(const Model& model, OpsContext& ops, int64_t max_rows,
       max_logit_rows_(max_logit_rows),
       arena_(ArenaBytes(plan_, max_rows)),
       logits_(LogitBytes(plan_, max_logit_rows)),
-      rounded_(plan_.activations.size()) {
+      rounded_(plan_.activations.size()),
+      expert_scratch_(plan_.ExpertScratch(max_rows)) {
+  ops.SharedScratch(static_cast<size_t>(expert_scratch_.shared));
+  for (int worker = 0; worker < ops.pool().n_threads(); ++worker) {
+    ops.WorkerScratch(worker, static_cast<size_t>(expert_scratch_.worker));
+  }
   adapter_rows_.reserve(static_cast<size_t>(max_rows));
   lora_rows_.reserve(static_cast<size_t>(max_rows));
+  if (plan_.state_floats > 0) state_rows_.reserve(static_cast<size_t>(max_rows));
   kept_rows_.reserve(static_cast<size_t>(max_rows));
   head_rows_.reserve(static_cast<size_t>(max_logit_rows));
 }
 
 int64_t ServingOps::scratch_bytes() const {
-  return static_cast<int64_t>(arena_.size() + logits_.size());
+  return static_cast<int64_t>(arena_.size() + logits_.size()) + expert_scratch_.shared;
 }
 
 int64_t ServingOps::ScratchBytes(const ForwardPlan& plan, int64_t max_rows,
                                  int64_t max_logit_rows) {
-  return static_cast<int64_t>(ArenaBytes(plan, max_rows) + LogitBytes(plan, max_logit_rows));
+  return static_cast<int64_t>(ArenaBytes(plan, max_rows) + LogitBytes(plan, max_logit_rows)) +
+         plan.ExpertScratch(max_rows).shared;
 }
 
 std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
-  CheckBatch(batch, kv);
+  CheckBatch(batch);
+  CheckBlocks(batch, kv);
+  CheckStates(batch);
   batch_ = &batch;
   kv_ = &kv;
   rows_ = static_cast<int64_t>(batch.tokens.size());
@@ -83,6 +94,15 @@ std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
   next_act_ = 0;
   rounded_.assign(rounded_.size(), false);
   ListKeptRows();
+  state_rows_.clear();
+  for (size_t i = 0; plan_.state_floats > 0 && i < batch.slices.size(); ++i) {
+    const AttentionSlice& slice = batch.slices[i];
+    state_rows_.push_back({.first_row = slice.first_row,
+                           .n_rows = slice.n_rows,
+                           .first_position = slice.first_position,
+                           .state = batch.states[i].state,
+                           .saves = batch.states[i].saves});
+  }
   adapter_rows_.clear();
   for (size_t i = 0; i < batch.adapters.size(); ++i) {
     const Adapter* adapter = batch.adapters[i];
@@ -101,51 +121,6 @@ std::span<const float> ServingOps::Run(const BatchView& batch, KvCache& kv) {
 
   return {logits_.as<float>(),
           batch.logit_rows.size() * static_cast<size_t>(model_.config().vocab_size)};
-}
-
-// Batches come from our own code, but a wrong row would write into another sequence's blocks and
-// show up far away. Checks only the written places, which takes nanoseconds per row.
-void ServingOps::CheckBatch(const BatchView& batch, const KvCache& kv) const {
-  const auto rows = static_cast<int64_t>(batch.tokens.size());
-  TANDEM_CHECK(rows <= max_rows_);
-  TANDEM_CHECK(batch.positions.size() == batch.tokens.size());
-  TANDEM_CHECK(static_cast<int64_t>(batch.logit_rows.size()) <= max_logit_rows_);
-  for (const TokenId token : batch.tokens) {
-    TANDEM_CHECK(token >= 0 && token < model_.config().vocab_size);
-  }
-  int64_t next_row = 0;
-  for (const AttentionSlice& slice : batch.slices) {
-    TANDEM_CHECK(slice.first_row == next_row && slice.n_rows >= 1);
-    next_row += slice.n_rows;
-    TANDEM_CHECK(next_row <= rows && slice.first_position >= 0);
-    const int64_t end = slice.first_position + slice.n_rows;
-    TANDEM_CHECK(end <= model_.config().max_context_len);
-    TANDEM_CHECK(end <= static_cast<int64_t>(slice.blocks.size()) * kTokensPerBlock);
-    for (int64_t i = slice.first_position / kTokensPerBlock; i * kTokensPerBlock < end; ++i) {
-      TANDEM_CHECK(slice.blocks[static_cast<size_t>(i)].value < kv.shape().n_blocks);
-    }
-    for (int64_t i = 0; i < slice.n_rows; ++i) {
-      TANDEM_CHECK(batch.positions[static_cast<size_t>(slice.first_row + i)] ==
-                   slice.first_position + i);
-    }
-  }
-  TANDEM_CHECK(next_row == rows);
-  TANDEM_CHECK(batch.adapters.empty() || batch.adapters.size() == batch.slices.size());
-  for (const Adapter* adapter : batch.adapters) {
-    TANDEM_CHECK(adapter == nullptr || &adapter->base() == &model_);
-  }
-  int64_t previous = -1;
-  for (const int32_t row : batch.logit_rows) {
-    TANDEM_CHECK(row > previous && row < rows);
-    previous = row;
-  }
-  int64_t next_summed = 0;
-  for (const HiddenSum& pooled : batch.hidden_sums) {
-    TANDEM_CHECK(pooled.first_row >= next_summed && pooled.n_rows >= 1);
-    next_summed = pooled.first_row + pooled.n_rows;
-    TANDEM_CHECK(next_summed <= rows);
-    TANDEM_CHECK(static_cast<int64_t>(pooled.sum.size()) == model_.config().hidden_dim);
-  }
 }
 
 Act ServingOps::NextAct() {
@@ -257,10 +232,42 @@ Act ServingOps::RmsNormF32(Act x, const Weight& gamma, float eps) {
   return out;
 }
 
-Act ServingOps::LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) {
+Act ServingOps::PlainRmsNorm(Act x, int64_t length, float eps) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
-  engine::LayerNorm(ops_, F32(x), At(x).stride, gamma.vector, beta.vector, eps, At(out), nullptr);
+  engine::PlainRmsNorm(ops_, F32(x), length, eps, At(out), nullptr);
+  return out;
+}
+
+Act ServingOps::SliceHeads(Act x, int64_t n_heads, int64_t first, int64_t) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix in = At(x);
+  engine::SliceHeads(ops_, F32(x), in.stride, n_heads, in.cols / n_heads, first, At(out));
+  return out;
+}
+
+Act ServingOps::JoinHeads(Act a, Act b, int64_t n_heads, int64_t b_dim) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::JoinHeads(ops_, F32(a), At(a).cols / n_heads, F32(b), b_dim, At(b).cols / b_dim, n_heads,
+                    At(out));
+  return out;
+}
+
+Act ServingOps::ScaleBy(Act x, const Weight& factor) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  ScaleRows(ops_, F32(x), factor.vector[0], rows_ * y.stride, static_cast<float*>(y.data));
+  return out;
+}
+
+Act ServingOps::LayerNorm(Act x, const Weight* gamma, const Weight* beta, float eps) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::LayerNorm(ops_, F32(x), At(x).stride, gamma == nullptr ? nullptr : gamma->vector,
+                    beta == nullptr ? nullptr : beta->vector, eps, At(out), nullptr);
   return out;
 }
 
@@ -286,15 +293,24 @@ Act ServingOps::Rope(Act x, size_t table) {
   return out;
 }
 
-Act ServingOps::Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) {
+// The plan gives the output its dtype.
+Act ServingOps::RopeF32(Act x, size_t table) { return Rope(x, table); }
+
+Act ServingOps::Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer,
+                          const Weight* sinks) {
   const int32_t op = next_op_;
   const Act out = NextAct();
+  const std::span<const AttentionSlice> slices = SlicesOf(spec, layer);
   const KvLayerView kv{.keys = kv_->keys(layer),
                        .values = kv_->values(layer),
-                       .block_stride_bytes = kv_->block_stride_bytes(),
+                       .key_stride_bytes = kv_->key_stride(layer),
+                       .value_stride_bytes = kv_->value_stride(layer),
                        .dtype = plan_.dtype};
-  WriteKv(ops_, spec, ComputeInput(k), ComputeInput(v), batch_->slices, kv);
-  engine::Attention(ops_, spec, ComputeInput(q), batch_->slices, kv, At(out), nullptr);
+  if (plan_.ops[static_cast<size_t>(op)].writes_keys) {
+    WriteKv(ops_, spec, ComputeInput(k), ComputeInput(v), slices, kv);
+  }
+  engine::Attention(ops_, spec, ComputeInput(q), slices, kv, At(out), nullptr,
+                    sinks == nullptr ? nullptr : sinks->vector);
   if (op == plan_.last_attention_op) KeepListedRowsOnly(op);
   return out;
 }
@@ -317,6 +333,70 @@ Act ServingOps::Columns(Act x, int64_t first, int64_t) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
   RoundRows(ops_, F32(x) + first, At(x).stride, At(out));
+  return out;
+}
+
+Act ServingOps::ColumnsF32(Act x, int64_t first, int64_t count) { return Columns(x, first, count); }
+
+Act ServingOps::Mul(Act a, Act b) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  MultiplyRows(ops_, F32(a), F32(b), rows_ * y.stride, static_cast<float*>(y.data));
+  return out;
+}
+
+Act ServingOps::Sigmoid(Act x) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  SigmoidRows(ops_, F32(x), rows_ * y.stride, static_cast<float*>(y.data));
+  return out;
+}
+
+Act ServingOps::Clamp(Act x, float limit) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  ClampRows(ops_, F32(x), limit, rows_ * y.stride, static_cast<float*>(y.data));
+  return out;
+}
+
+Act ServingOps::Route(Act logits, const Weight* selection_bias, const RouterSpec& spec) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  engine::Route(ops_, F32(logits), At(logits).stride,
+                selection_bias == nullptr ? nullptr : selection_bias->vector, spec, At(out));
+  return out;
+}
+
+Act ServingOps::ExpertLinear(Act x, Act routing, std::span<const Weight> experts,
+                             std::span<const Weight> biases) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  const Matrix y = At(out);
+  const ConstMatrix input = ComputeInput(x);
+  ExpertMatMul(ops_, input, At(routing), ExpertMatricesOf(experts, biases),
+               static_cast<float*>(y.data), y.stride);
+  if (!adapter_rows_.empty()) AddExpertAdapters(input, At(routing), experts, y);
+  return out;
+}
+
+void ServingOps::AddExpertAdapters(const ConstMatrix& x, const ConstMatrix& routing,
+                                   std::span<const Weight> experts, const Matrix& y) {
+  for (const AdapterRows& part : adapter_rows_) {
+    const auto find = [&](int64_t expert) {
+      return part.adapter->Find(experts[static_cast<size_t>(expert)].index);
+    };
+    AddExpertLora(ops_, x, routing, static_cast<int64_t>(experts.size()), std::cref(find),
+                  part.first_row, part.n_rows, static_cast<float*>(y.data), y.stride, nullptr);
+  }
+}
+
+Act ServingOps::Combine(Act y, Act routing) {
+  const Act out = NextAct();
+  if (rows_ == 0) return out;
+  CombineExperts(ops_, F32(y), At(y).stride, At(routing), At(out));
   return out;
 }
 
@@ -365,7 +445,7 @@ void ServingOps::Logits(Act x, const Weight& head, const Weight* bias, float sof
   if (rows_ == 0) return;
   MatMul(ops_, ComputeInput(x), head.panels, bias == nullptr ? nullptr : bias->vector,
          logits_.as<float>(), head.panels.n);
-  if (soft_cap > 0) SoftCap(ops_, soft_cap, rows_ * head.panels.n, logits_.as<float>());
+  if (soft_cap > 0) engine::SoftCap(ops_, soft_cap, rows_ * head.panels.n, logits_.as<float>());
 }
 
 }  // namespace tandem::engine

@@ -33,20 +33,51 @@ class ServingOps final : public LayerOps {
   Act EmbedPositions(const Weight& table) override;
   Act RmsNorm(Act x, const Weight& gamma, float eps) override;
   Act RmsNormF32(Act x, const Weight& gamma, float eps) override;
-  Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override;
+  Act PlainRmsNorm(Act x, int64_t length, float eps) override;
+  Act SliceHeads(Act x, int64_t n_heads, int64_t first, int64_t count) override;
+  Act JoinHeads(Act a, Act b, int64_t n_heads, int64_t b_dim) override;
+  Act ScaleBy(Act x, const Weight& factor) override;
+  Act LayerNorm(Act x, const Weight* gamma, const Weight* beta, float eps) override;
   Act Linear(Act x, const Weight& w, const Weight* bias) override;
   Act Rope(Act x, size_t table) override;
-  Act Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer) override;
+  Act RopeF32(Act x, size_t table) override;
+  Act Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_t layer,
+                const Weight* sinks) override;
   Act GatedActivation(Act gate, Act up, Activation activation) override;
   Act Activate(Act x, Activation activation) override;
   Act Columns(Act x, int64_t first, int64_t count) override;
+  Act ColumnsF32(Act x, int64_t first, int64_t count) override;
+  Act Route(Act logits, const Weight* selection_bias, const RouterSpec& spec) override;
+  Act ExpertLinear(Act x, Act routing, std::span<const Weight> experts,
+                   std::span<const Weight> biases) override;
+  Act Combine(Act y, Act routing) override;
+  Act ScaleExperts(Act routing, const Weight& scales) override;
+  Act Mix(std::span<const Act> xs, Act weights, int64_t first, float offset) override;
+  Act MatchMagnitude(Act x, Act like, float least_square) override;
+  Act AboveCut(Act x, float deviations) override;
+  Act ScaleColumns(Act x, const Weight& w) override;
+  Act SoftCap(Act x, float cap) override;
   Act Add(Act a, Act b) override;
+  Act Mul(Act a, Act b) override;
+  Act Sigmoid(Act x) override;
+  Act Clamp(Act x, float limit) override;
   Act Scale(Act x, float factor) override;
   Act Dropout(Act x, float rate) override;
+  Act CausalConv(Act x, const Weight& w, const Weight* bias, const ConvSpec& spec) override;
+  Act GatedDelta(Act qkv, Act a, Act b, const Weight& a_log, const Weight& dt_bias,
+                 const DeltaSpec& spec) override;
+  Act SelectiveScan(Act xbc, Act dt, const Weight& a_log, const Weight& dt_bias, const Weight& d,
+                    const ScanSpec& spec) override;
+  Act Gate(Act x, Act gate, GateForm form) override;
   void Logits(Act x, const Weight& head, const Weight* bias, float soft_cap) override;
 
  private:
-  void CheckBatch(const BatchView& batch, const KvCache& kv) const;
+  void CheckBatch(const BatchView& batch) const;
+  void CheckBlocks(const BatchView& batch, const KvCache& kv) const;
+  // The step's slices with the blocks of a layer.
+  std::span<const AttentionSlice> SlicesOf(const AttentionSpec& spec, int64_t layer) const;
+  void CheckStates(const BatchView& batch) const;
+  int64_t StateOffset(int32_t op) const { return plan_.ops[static_cast<size_t>(op)].state_offset; }
   // The next activation of the plan. Its matrix has the rows that are still computed.
   Act NextAct();
   Matrix At(Act x);
@@ -61,6 +92,9 @@ class ServingOps final : public LayerOps {
   void TakeHiddenSums(Act x);
   // Adds the adapters' part of the product with a weight, row by row.
   void AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy);
+  // Likewise for the slots of a routing; y is [rows, top_k * n].
+  void AddExpertAdapters(const ConstMatrix& x, const ConstMatrix& routing,
+                         std::span<const Weight> experts, const Matrix& y);
 
   const Model& model_;
   OpsContext& ops_;
@@ -70,6 +104,7 @@ class ServingOps final : public LayerOps {
   AlignedBuffer arena_;        // [arena_bytes_per_row * rows of the step]
   AlignedBuffer logits_;       // [max_logit_rows, vocab_size] f32
   std::vector<bool> rounded_;  // by activation: its rounded copy exists
+  const engine::ScratchBytes expert_scratch_;
 
   // The step being computed.
   const BatchView* batch_ = nullptr;
@@ -84,6 +119,7 @@ class ServingOps final : public LayerOps {
   };
   std::vector<AdapterRows> adapter_rows_;  // of the computed rows, in order; without base rows
   std::vector<LoraRows> lora_rows_;        // scratch of AddAdapters
+  std::vector<StateRows> state_rows_;      // the slices, for layers with state
   int32_t next_op_ = 0;
   int32_t next_act_ = 0;
 };

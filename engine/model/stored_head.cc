@@ -39,9 +39,9 @@ std::optional<TiedHead> FindTiedHead(const FamilySpec& family, const ModelConfig
 bool HasOwnHead(const ModelDir& dir, const FamilySpec& family, const ModelConfig& config) {
   const std::optional<TiedHead> tied = FindTiedHead(family, config);
   if (!tied) return false;
-  const StoredTensor* head = FindWeight(dir, tied->head);
-  const StoredTensor* table = FindWeight(dir, tied->table);
-  return head != nullptr && table != nullptr && !AreEqual(dir, *head, *table);
+  const std::optional<StoredTensor> head = FindWeight(dir, tied->head);
+  const std::optional<StoredTensor> table = FindWeight(dir, tied->table);
+  return head && table && !AreEqual(dir, *head, *table);
 }
 
 }  // namespace tandem::engine

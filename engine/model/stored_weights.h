@@ -19,7 +19,7 @@ struct Repacking {
   bool exact = false;
 };
 // REQUIRES: not kPlain.
-const Repacking& RepackingOf(Encoding encoding);
+Repacking RepackingOf(const StoredTensor& tensor);
 
 // Packs a matrix or table with a foreign encoding or layout into panels (`block` kNone) or our
 // blocks; decodes a few rows at a time. `exact`: moves the file's own integers. Returns the error

@@ -17,7 +17,9 @@ static_assert(kTokensPerBlock == kLanes);
 constexpr int64_t kRowsPerTask = 96;  // query rows times heads of the group
 
 void CheckSpec(const AttentionSpec& spec) {
-  TANDEM_CHECK(spec.n_kv_heads > 0 && spec.n_heads % spec.n_kv_heads == 0 && spec.head_dim > 0);
+  TANDEM_CHECK(spec.n_kv_heads > 0 && spec.n_heads % spec.n_kv_heads == 0 && spec.head_dim > 0 &&
+               spec.v_head_dim >= 0);
+  TANDEM_CHECK(spec.chunk % kTokensPerBlock == 0 && (spec.chunk == 0 || spec.window == 0));
 }
 
 void CheckSlice(const AttentionSlice& slice) {
@@ -46,11 +48,12 @@ void WriteBlock(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, 
       to[slot * kPair + 1] = T{0};
     }
   }
-  const int64_t stride = RoundUp(spec.head_dim, kPair);
+  const int64_t value_dim = spec.value_dim();
+  const int64_t stride = RoundUp(value_dim, kPair);
   for (int64_t slot = 0; slot < count; ++slot) {
     T* to = values + (first_slot + slot) * stride;
-    std::memcpy(to, v + slot * ldv, static_cast<size_t>(spec.head_dim) * sizeof(T));
-    std::fill(to + spec.head_dim, to + stride, T{0});
+    std::memcpy(to, v + slot * ldv, static_cast<size_t>(value_dim) * sizeof(T));
+    std::fill(to + value_dim, to + stride, T{0});
   }
 }
 
@@ -58,7 +61,9 @@ template <class T>
 void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k,
                   const ConstMatrix& v, std::span<const AttentionSlice> slices,
                   const KvLayerView& kv) {
-  const int64_t head_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
+  const int64_t value_dim = spec.value_dim();
+  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
+  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim);
   for (const AttentionSlice& slice : slices) {
     CheckSlice(slice);
     const int64_t first_block = slice.first_position / kTokensPerBlock;
@@ -71,12 +76,12 @@ void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix&
         const int64_t row = slice.first_row + from - slice.first_position;
         const int64_t block = slice.blocks[static_cast<size_t>(b)].value;
         for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
-          const int64_t at = block * kv.block_stride_bytes + h * head_bytes;
-          WriteBlock<T>(spec, static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim,
-                        k.stride,
-                        static_cast<const T*>(v.data) + row * v.stride + h * spec.head_dim,
-                        v.stride, from % kTokensPerBlock, to - from,
-                        reinterpret_cast<T*>(kv.keys + at), reinterpret_cast<T*>(kv.values + at));
+          WriteBlock<T>(
+              spec, static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim, k.stride,
+              static_cast<const T*>(v.data) + row * v.stride + h * value_dim, v.stride,
+              from % kTokensPerBlock, to - from,
+              reinterpret_cast<T*>(kv.keys + block * kv.key_stride_bytes + h * key_bytes),
+              reinterpret_cast<T*>(kv.values + block * kv.value_stride_bytes + h * value_bytes));
         }
       }
     };
@@ -91,6 +96,16 @@ struct Task {
   int64_t first_query;  // in the slice
   int64_t n_queries;
 };
+
+// Rows of the slice's next task: at most `most`, of one chunk.
+int64_t TaskRows(const AttentionSpec& spec, const AttentionSlice& slice, int64_t first,
+                 int64_t most) {
+  int64_t rows = std::min(most, slice.n_rows - first);
+  if (spec.chunk > 0) {
+    rows = std::min(rows, spec.chunk - (slice.first_position + first) % spec.chunk);
+  }
+  return rows;
+}
 
 // Divides one worker's scratch among the parts of a task.
 struct TaskScratch {
@@ -122,34 +137,53 @@ struct TaskScratch {
   AttentionState part;
 };
 
+// The softmax state of a key without a value: the sinks of the heads of each row. Merging it as the
+// last chunk keeps the order of every row's sum fixed.
+void PutSinks(const float* sinks, int64_t group, const AttentionState& state) {
+  for (int64_t r = 0; r < state.rows; ++r) {
+    state.max[r] = sinks[r % group];
+    std::fill_n(state.sum + r * kLanes, kLanes, 0.0f);
+    state.sum[r * kLanes] = 1;
+    std::fill_n(state.acc + r * state.acc_stride, state.acc_stride, 0.0f);
+  }
+}
+
 template <class T>
 void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
                     std::span<const AttentionSlice> slices, const KvLayerView& kv,
-                    const Matrix& out, float* lse) {
+                    const Matrix& out, float* lse, const float* sinks) {
   const TypedKernels<T>& kernels = ops.kernels().typed<T>();
   const int64_t group = spec.n_heads / spec.n_kv_heads;
   const int64_t queries_per_task = std::max<int64_t>(1, kRowsPerTask / group);
   int64_t n_tasks = 0;
   for (const AttentionSlice& slice : slices) {
     CheckSlice(slice);
-    n_tasks += (slice.n_rows + queries_per_task - 1) / queries_per_task * spec.n_kv_heads;
+    for (int64_t first = 0; first < slice.n_rows;) {
+      first += TaskRows(spec, slice, first, queries_per_task);
+      n_tasks += spec.n_kv_heads;
+    }
   }
   Task* tasks =
       reinterpret_cast<Task*>(ops.SharedScratch(static_cast<size_t>(n_tasks) * sizeof(Task)));
   Task* next = tasks;
   for (size_t s = 0; s < slices.size(); ++s) {
-    for (int64_t first = 0; first < slices[s].n_rows; first += queries_per_task) {
+    for (int64_t first = 0; first < slices[s].n_rows;) {
+      const int64_t rows = TaskRows(spec, slices[s], first, queries_per_task);
       for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
         *next++ = {.slice = static_cast<int64_t>(s),
                    .kv_head = h,
                    .first_query = first,
-                   .n_queries = std::min(queries_per_task, slices[s].n_rows - first)};
+                   .n_queries = rows};
       }
+      first += rows;
     }
   }
   const int64_t q_stride = RowStride(q.dtype, spec.head_dim);
-  const int64_t acc_stride = RoundUp<int64_t>(spec.head_dim, kLanes);
+  const int64_t value_dim = spec.value_dim();
+  const int64_t acc_stride = RoundUp<int64_t>(value_dim, kLanes);
   const auto q_stride_bytes = q_stride * static_cast<int64_t>(sizeof(T));
+  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
+  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim);
   ReserveWorkerScratch(ops,
                        TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride));
 
@@ -158,7 +192,10 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
     const AttentionSlice& slice = slices[static_cast<size_t>(task.slice)];
     const int64_t rows = task.n_queries * group;
     const int64_t first_row = slice.first_row + task.first_query;
-    const int64_t first_position = slice.first_position + task.first_query;
+    // A chunk is a text of its own: positions and blocks count from its beginning.
+    const int64_t chunk_start =
+        spec.chunk > 0 ? (slice.first_position + task.first_query) / spec.chunk * spec.chunk : 0;
+    const int64_t first_position = slice.first_position + task.first_query - chunk_start;
     TaskScratch scratch(ops.WorkerScratch(worker, 0), rows, q_stride_bytes, acc_stride);
     // The group's queries, contiguous and each padded to pairs.
     T* queries = reinterpret_cast<T*>(scratch.q);
@@ -170,21 +207,22 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
                   static_cast<size_t>(spec.head_dim) * sizeof(T));
       std::fill(to + spec.head_dim, to + q_stride, T{0});
     }
-    const int64_t head_offset = task.kv_head * KvHeadBlockBytes(kv.dtype, spec.head_dim);
     AttentionArgs<T> args = {.q = queries,
                              .ldq = q_stride,
                              .rows = rows,
                              .group = group,
                              .head_dim = spec.head_dim,
+                             .value_dim = value_dim,
                              .first_position = first_position,
                              .key_first = 0,
                              .scale = spec.scale,
                              .window = spec.window,
                              .soft_cap = spec.soft_cap,
-                             .keys = kv.keys + head_offset,
-                             .values = kv.values + head_offset,
-                             .block_stride_bytes = kv.block_stride_bytes,
-                             .blocks = slice.blocks.data()};
+                             .keys = kv.keys + task.kv_head * key_bytes,
+                             .values = kv.values + task.kv_head * value_bytes,
+                             .key_stride_bytes = kv.key_stride_bytes,
+                             .value_stride_bytes = kv.value_stride_bytes,
+                             .blocks = slice.blocks.data() + chunk_start / kTokensPerBlock};
     // Chunks before every row's window have no visible keys for this task.
     const int64_t first_seen =
         spec.window > 0 ? std::max<int64_t>(0, first_position - spec.window + 1) : 0;
@@ -196,14 +234,18 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
       if (chunk > first_chunk) ops.kernels().attention_merge(scratch.total, scratch.part);
     }
     const int64_t first_head = task.kv_head * group;
+    if (sinks != nullptr) {
+      PutSinks(sinks + first_head, group, scratch.part);
+      ops.kernels().attention_merge(scratch.total, scratch.part);
+    }
     kernels.attention_finish(
-        scratch.total, group, spec.head_dim,
-        static_cast<T*>(out.data) + first_row * out.stride + first_head * spec.head_dim, out.stride,
+        scratch.total, group, value_dim,
+        static_cast<T*>(out.data) + first_row * out.stride + first_head * value_dim, out.stride,
         lse == nullptr ? nullptr : lse + first_row * spec.n_heads + first_head, spec.n_heads);
   };
   ops.pool().ParallelFor(n_tasks, std::cref(run));
 
-  const int64_t cols = spec.n_heads * spec.head_dim;
+  const int64_t cols = spec.n_heads * value_dim;
   if (cols == RowStride(out.dtype, cols)) return;
   for (const AttentionSlice& slice : slices) {
     for (int64_t r = slice.first_row; r < slice.first_row + slice.n_rows; ++r) {
@@ -214,8 +256,8 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
 
 }  // namespace
 
-int64_t KvHeadBlockBytes(DType dtype, int64_t head_dim) {
-  return kTokensPerBlock * RowStride(dtype, head_dim) * static_cast<int64_t>(DTypeBytes(dtype));
+int64_t KvHeadBlockBytes(DType dtype, int64_t dim) {
+  return kTokensPerBlock * RowStride(dtype, dim) * static_cast<int64_t>(DTypeBytes(dtype));
 }
 
 void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,
@@ -227,11 +269,11 @@ void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, c
 
 void Attention(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
                std::span<const AttentionSlice> slices, const KvLayerView& kv, const Matrix& out,
-               float* lse) {
+               float* lse, const float* sinks) {
   CheckSpec(spec);
   TANDEM_CHECK(q.dtype == kv.dtype && out.dtype == kv.dtype);
   WithComputeType(kv.dtype,
-                  [&]<class T>() { AttentionTyped<T>(ops, spec, q, slices, kv, out, lse); });
+                  [&]<class T>() { AttentionTyped<T>(ops, spec, q, slices, kv, out, lse, sinks); });
 }
 
 }  // namespace tandem::engine

@@ -6,6 +6,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
+#include "engine/ops/block_rows.h"
 #include "engine/ops/matmul_scratch.h"
 #include "engine/ops/parallel.h"
 
@@ -56,93 +57,38 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
   const Cut cut = CutProduct(x.rows, n_panels, k, sizeof(T));
   const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
   const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
-  const T* panels = reinterpret_cast<const T*>(w.panels);
   const auto run = [&](int64_t index, int) {
     const int64_t m = index / panel_tasks * cut.rows;
     const int64_t panel = index % panel_tasks * cut.panels;
-    const int64_t column = panel * kLanes;
-    ops.kernels().typed<T>().matmul({.x = static_cast<const T*>(x.data) + m * x.stride,
-                                     .ldx = x.stride,
-                                     .m = std::min(cut.rows, x.rows - m),
-                                     .panels = panels + column * k,
-                                     .n_panels = std::min(cut.panels, n_panels - panel),
-                                     .n_columns = std::min(cut.panels * kLanes, w.n - column),
-                                     .k = k,
-                                     .bias = bias == nullptr ? nullptr : bias + column,
-                                     .y = y + m * ldy + column,
-                                     .ldy = ldy,
-                                     .accumulate = false});
+    ops.kernels().typed<T>().matmul(PanelProduct<T>(
+        w, static_cast<const T*>(x.data) + m * x.stride, x.stride, std::min(cut.rows, x.rows - m),
+        panel, cut.panels, bias, y + m * ldy + panel * kLanes, ldy));
   };
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
-
-// A row of x as integers in the shared scratch: q, scales, starts and (q4_k) sums. Row strides
-// exceed k by a cache line: at powers of two, rows would share a few cache sets.
-struct BlockRow {
-  explicit BlockRow(int64_t k)
-      : ldq(RoundUp<int64_t>(GroupsOf(k) * kGroupSize, 64) + 64),
-        ldgroups(RoundUp<int64_t>(GroupsOf(k), 16) + 16),
-        bytes(ldq + ldgroups * static_cast<int64_t>(2 * sizeof(float) + sizeof(int32_t))) {}
-  int64_t ldq;
-  int64_t ldgroups;
-  int64_t bytes;
-};
 
 // Rounds x into shared scratch first.
 void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
                   float* y, int64_t ldy) {
   const BlockKernels& kernels = *ops.kernels().blocks;
-  const int64_t groups = GroupsOf(w.k);
-  const BlockRow row(w.k);
-  const int64_t ldq = row.ldq;
-  const int64_t ldgroups = row.ldgroups;
-  std::byte* scratch = ops.SharedScratch(static_cast<size_t>(x.rows * row.bytes));
-  auto* q = reinterpret_cast<int8_t*>(scratch);
-  auto* scales = reinterpret_cast<float*>(scratch + x.rows * ldq);
-  auto* starts = reinterpret_cast<int32_t*>(scales + x.rows * ldgroups);
-  float* sums = w.block == BlockFormat::kInt4K
-                    ? reinterpret_cast<float*>(starts + x.rows * ldgroups)
-                    : nullptr;
+  std::byte* scratch = ops.SharedScratch(static_cast<size_t>(x.rows * BlockRows::BytesPerRow(w.k)));
+  const BlockRows integers(scratch, x.rows, w);
   const auto quantize = [&](int64_t first, int64_t count, int) {
-    kernels.quantize_rows({.x = static_cast<const Bf16*>(x.data) + first * x.stride,
-                           .ldx = x.stride,
-                           .rows = count,
-                           .cols = w.k,
-                           .offset = BlockOffset(w.block),
-                           .q = q + first * ldq,
-                           .ldq = ldq,
-                           .scales = scales + first * ldgroups,
-                           .starts = starts + first * ldgroups,
-                           .sums = sums != nullptr ? sums + first * ldgroups : nullptr,
-                           .ldgroups = ldgroups});
+    integers.Quantize(kernels, static_cast<const Bf16*>(x.data) + first * x.stride, x.stride, first,
+                      count);
   };
   ParallelRows(ops, x.rows, w.k / 4, quantize);
 
   const auto matmul = kernels.matmul(w.block);
-  const int64_t panel_bytes = BlockPanelBytes(w.block, w.k);
   const int64_t n_panels = PanelsOf(w.n);
-  const Cut cut = CutProduct(x.rows, n_panels, groups * kGroupSize, sizeof(int8_t));
+  const Cut cut = CutProduct(x.rows, n_panels, GroupsOf(w.k) * kGroupSize, sizeof(int8_t));
   const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
   const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
   const auto run = [&](int64_t index, int) {
     const int64_t m = index / panel_tasks * cut.rows;
     const int64_t panel = index % panel_tasks * cut.panels;
-    const int64_t column = panel * kLanes;
-    matmul({.q = q + m * ldq,
-            .ldq = ldq,
-            .scales = scales + m * ldgroups,
-            .starts = starts + m * ldgroups,
-            .sums = sums != nullptr ? sums + m * ldgroups : nullptr,
-            .ldgroups = ldgroups,
-            .m = std::min(cut.rows, x.rows - m),
-            .panels = w.panels + panel * panel_bytes,
-            .n_panels = std::min(cut.panels, n_panels - panel),
-            .n_columns = std::min(cut.panels * kLanes, w.n - column),
-            .k = w.k,
-            .bias = bias == nullptr ? nullptr : bias + column,
-            .y = y + m * ldy + column,
-            .ldy = ldy,
-            .accumulate = false});
+    matmul(integers.Product(w, m, std::min(cut.rows, x.rows - m), panel, cut.panels, bias,
+                            y + m * ldy + panel * kLanes, ldy));
   };
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
@@ -289,7 +235,7 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
 }  // namespace
 
 ScratchBytes BlockMatMulScratch(int64_t rows, int64_t k) {
-  return {.shared = rows * BlockRow(k).bytes, .worker = 0};
+  return {.shared = rows * BlockRows::BytesPerRow(k), .worker = 0};
 }
 
 ScratchBytes InputGradScratch(DType dtype) {

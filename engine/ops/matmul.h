@@ -86,8 +86,8 @@ void MatMulInputGrad(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& 
 void MatMulWeightGrad(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& x, float* dw,
                       bool accumulate);
 
-// out[i, :] = row ids[i] of the table as f32 (an embedding look-up from panels). REQUIRES: ids in
-// range.
+// out[i, :] = row ids[i] of the table as f32 (an embedding look-up from panels). An id beyond the
+// table has row 0, as in transformers' tables of layer inputs. REQUIRES: ids >= 0.
 void GatherRows(OpsContext& ops, const PanelMatrix& table, std::span<const TokenId> ids, float* out,
                 int64_t ldout);
 

@@ -52,13 +52,18 @@ void Pointwise(OpsContext& ops, void (*kernel)(const PointwiseArgs<T>&) noexcept
 
 }  // namespace
 
-RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude)
+RopeTable::RopeTable(std::span<const double> frequencies, int64_t max_positions, double amplitude,
+                     RopeForm form)
     : frequencies_(frequencies.begin(), frequencies.end()),
       amplitude_(amplitude),
-      head_dim_(2 * static_cast<int64_t>(frequencies.size())),
+      rotary_dim_(2 * static_cast<int64_t>(frequencies.size())),
+      form_(form),
       max_positions_(max_positions),
-      rows_(
-          std::make_unique<Rows>(static_cast<size_t>(head_dim_ * max_positions) * sizeof(float))) {}
+      rows_(std::make_unique<Rows>(static_cast<size_t>(rotary_dim_ * max_positions) *
+                                   sizeof(float))) {
+  if (form_.head_dim == 0) form_.head_dim = rotary_dim_;
+  TANDEM_CHECK(rotary_dim_ <= form_.head_dim);
+}
 
 const float* RopeTable::RowsOf(std::span<const int32_t> positions) const {
   int64_t n_needed = 0;
@@ -70,15 +75,17 @@ const float* RopeTable::RowsOf(std::span<const int32_t> positions) const {
   if (rows_->n_filled.load(std::memory_order_acquire) >= n_needed) return values;
 
   const std::lock_guard lock(rows_->filling);
-  const int64_t half = head_dim_ / 2;
+  const int64_t half = rotary_dim_ / 2;
   // Fills some extra rows, so that a growing sequence does not come here for every token.
   const int64_t end = std::min(max_positions_, RoundUp<int64_t>(n_needed, 64));
   for (int64_t p = rows_->n_filled.load(); p < end; ++p) {
-    float* row = values + p * head_dim_;
+    float* row = values + p * rotary_dim_;
+    const auto period = static_cast<double>((p + form_.growth_shift) / form_.growth_period);
+    const double amplitude = amplitude_ * (1 + form_.growth * std::log(1 + period));
     for (int64_t i = 0; i < half; ++i) {
       const double angle = static_cast<double>(p) * frequencies_[static_cast<size_t>(i)];
-      row[i] = static_cast<float>(amplitude_ * std::cos(angle));
-      row[half + i] = static_cast<float>(amplitude_ * std::sin(angle));
+      row[i] = static_cast<float>(amplitude * std::cos(angle));
+      row[half + i] = static_cast<float>(amplitude * std::sin(angle));
     }
   }
   if (end > rows_->n_filled.load()) rows_->n_filled.store(end, std::memory_order_release);
@@ -144,6 +151,8 @@ void Rope(OpsContext& ops, const float* x, int64_t ldx, std::span<const int32_t>
                                      .rows = count,
                                      .n_heads = y.cols / table.head_dim(),
                                      .head_dim = table.head_dim(),
+                                     .rotary_dim = table.rotary_dim(),
+                                     .interleaved = table.interleaved(),
                                      .positions = positions.data() + first,
                                      .table = rows,
                                      .y = static_cast<T*>(y.data) + first * y.stride,
@@ -161,6 +170,7 @@ void GatedActivation(OpsContext& ops, const float* gate, const float* up, int64_
 
 void Activate(OpsContext& ops, const float* x, int64_t ldx, Activation activation,
               const Matrix& y) {
+  TANDEM_CHECK(activation != Activation::kClampedSwiglu);  // has no form without `up`
   WithComputeType(y.dtype, [&]<class T>() {
     Pointwise<T>(ops, ops.kernels().typed<T>().activate, x, nullptr, ldx, activation, y);
   });
@@ -172,16 +182,38 @@ void AddRows(OpsContext& ops, const float* a, const float* b, int64_t elements, 
   });
 }
 
+void MultiplyRows(OpsContext& ops, const float* a, const float* b, int64_t elements, float* y) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().multiply(a + first, b + first, count, y + first);
+  });
+}
+
+void ClampRows(OpsContext& ops, const float* x, float limit, int64_t elements, float* y) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().clamp(x + first, limit, count, y + first);
+  });
+}
+
+void SigmoidRows(OpsContext& ops, const float* x, int64_t elements, float* y) {
+  ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
+    ops.kernels().sigmoid(x + first, count, y + first);
+  });
+}
+
 void ScaleRows(OpsContext& ops, const float* x, float factor, int64_t elements, float* y) {
   ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
     ops.kernels().scale(x + first, factor, count, y + first);
   });
 }
 
-void SoftCap(OpsContext& ops, float cap, int64_t elements, float* x) {
+void SoftCapRows(OpsContext& ops, const float* x, float cap, int64_t elements, float* y) {
   ParallelRanges(ops, elements, kElementsPerTask, [&](int64_t first, int64_t count, int) {
-    ops.kernels().soft_cap(x + first, cap, count, x + first);
+    ops.kernels().soft_cap(x + first, cap, count, y + first);
   });
+}
+
+void SoftCap(OpsContext& ops, float cap, int64_t elements, float* x) {
+  SoftCapRows(ops, x, cap, elements, x);
 }
 
 void RoundRows(OpsContext& ops, const float* x, int64_t ldx, const Matrix& y) {

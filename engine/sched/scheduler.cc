@@ -21,17 +21,21 @@ std::string PrefixVariant(const Scheduler::Request& request) {
 
 }  // namespace
 
-Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index)
-    : options_(options), pool_(pool), index_(index) {
+Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index,
+                     StatePool* states)
+    : options_(options), pool_(pool), index_(index), states_(states) {
   TANDEM_CHECK(options_.max_seqs > 0);
   TANDEM_CHECK(options_.prefill_chunk_tokens > 0);
   TANDEM_CHECK(options_.score_chunk_tokens > 0);
   TANDEM_CHECK(options_.max_model_len > 0);
-  if (BlocksFor(options_.max_model_len) > pool_.capacity_blocks()) {
+  TANDEM_CHECK(!options_.windows.empty());
+  const int64_t needed =
+      MostBlocksOfSequence(options_.windows, options_.max_model_len, options_.prefill_chunk_tokens);
+  if (needed > pool_.capacity_blocks()) {
     throw Error(ErrorCode::kFailedPrecondition,
                 "the KV cache holds " + std::to_string(pool_.capacity_blocks()) +
                     " blocks, but one sequence of " + std::to_string(options_.max_model_len) +
-                    " tokens needs " + std::to_string(BlocksFor(options_.max_model_len)) +
+                    " tokens needs " + std::to_string(needed) +
                     ": raise --memory or lower --max-model-len");
   }
 }
@@ -58,6 +62,7 @@ void Scheduler::Add(Request request) {
     sequence->arrival = group.entry.arrival;
     sequence->prompt_len = static_cast<int64_t>(request.prompt.size());
     sequence->prefix_variant = variant;
+    sequence->tables.resize(options_.windows.size());
     sequence->uses_prefix_cache =
         options_.prefix_cache && !request.scores_prompt && !request.needs_every_row;
     sequence->scores_prompt = request.scores_prompt && choice == 0;
@@ -141,22 +146,12 @@ void Scheduler::Commit() {
     const int64_t computed_before = sequence.computed_len;
     sequence.computed_len += slice.n_tokens;
     Publish(sequence, computed_before);
+    PublishSaves(slice);
+    SlideWindows(sequence, computed_before);
     if (slice.forks) Fork(sequence);
   }
+  plan_.saves.clear();
   committed_ = true;
-}
-
-// Adds newly filled blocks to the prefix index.
-void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
-  const int64_t full = sequence.computed_len / kTokensPerBlock;
-  if (!options_.prefix_cache || full == computed_before / kTokensPerBlock) return;
-  const std::span<const TokenId> tokens(sequence.tokens);
-  const std::span<const BlockId> blocks(sequence.blocks);
-  for (const BlockId block :
-       index_.Insert(tokens.first(static_cast<size_t>(full * kTokensPerBlock)),
-                     blocks.first(static_cast<size_t>(full)), sequence.prefix_variant)) {
-    pool_.SetCached(block, true);
-  }
 }
 
 // The prompt is complete: the further choices share its blocks and wait for places.
@@ -165,12 +160,20 @@ void Scheduler::Fork(Sequence& first) {
   for (size_t i = 1; i < group.choices.size(); ++i) {
     Sequence& choice = *group.choices[i];
     TANDEM_CHECK(choice.phase == SequencePhase::kAwaitingFork);
+    std::vector<BlockTable> tables = first.tables;
     choice.tokens = first.tokens;
     choice.computed_len = first.computed_len;
     choice.cached_len = first.cached_len;
     choice.looked_up = true;
-    choice.blocks = first.blocks;
-    for (const BlockId block : choice.blocks) pool_.AddRef(block);
+    choice.tables.swap(tables);
+    choice.published = first.published;
+    for (const BlockTable& table : choice.tables) {
+      for (const BlockId block : table) {
+        if (block != kNoBlock) pool_.AddRef(block);
+      }
+    }
+    choice.state = first.state;
+    if (choice.state) states_->AddRef(*choice.state);
     holders_.insert(&choice);
     choice.phase = SequencePhase::kWaiting;
     waiting_.insert(&choice);
@@ -184,6 +187,9 @@ void Scheduler::ForgetPrefixes() {
     index_.Forget(block);
     pool_.SetCached(block, false);
   }
+  if (states_ == nullptr) return;
+  DropSaves();
+  states_->ForgetAll();
 }
 
 void Scheduler::Append(Sequence& sequence, TokenId token) {
@@ -263,8 +269,7 @@ Scheduler::Line::node_type Scheduler::Leave(Sequence& sequence) {
         other->leader = nullptr;
         // The index has the blocks that the leader computed. Without memory for the look-up, the
         // follower computes them again.
-        HasMemoryFor(
-            [&] { TakeCached(*other, index_.Match(other->tokens, other->prefix_variant)); });
+        HasMemoryFor([&] { TakeCached(*other, MatchPrefix(*other)); });
       }
       return node;
     }
@@ -275,17 +280,7 @@ Scheduler::Line::node_type Scheduler::Leave(Sequence& sequence) {
   return {};
 }
 
-// Releases the tail first: other requests most likely match blocks near the beginning of a text.
-void Scheduler::ReleaseBlocks(Sequence& sequence) {
-  if (sequence.blocks.empty()) return;
-  holders_.erase(&sequence);
-  for (auto it = sequence.blocks.rbegin(); it != sequence.blocks.rend(); ++it) pool_.Release(*it);
-  sequence.blocks.clear();
-  sequence.computed_len = 0;
-}
-
 void Scheduler::CheckInvariants() const {
-  std::unordered_map<BlockId, int32_t> held;
   size_t n_waiting = 0;
   size_t n_running = 0;
   size_t n_paused = 0;
@@ -308,12 +303,9 @@ void Scheduler::CheckInvariants() const {
       TANDEM_CHECK((sequence->turn == kNoTurn) == group.queued);
       TANDEM_CHECK(running_.count(sequence) == (sequence->phase == SequencePhase::kRunning));
       TANDEM_CHECK(paused_.count(sequence) == (sequence->phase == SequencePhase::kPaused));
-      TANDEM_CHECK(holders_.count(sequence) == !sequence->blocks.empty());
+      TANDEM_CHECK(holders_.count(sequence) == sequence->has_blocks());
       TANDEM_CHECK(sequence->leader == nullptr ||
-                   (sequence->blocks.empty() && running_.count(sequence->leader) == 1));
-      TANDEM_CHECK(BlocksFor(sequence->computed_len) <=
-                   static_cast<int64_t>(sequence->blocks.size()));
-      for (const BlockId block : sequence->blocks) ++held[block];
+                   (!sequence->has_blocks() && running_.count(sequence->leader) == 1));
     }
     TANDEM_CHECK(any_live);
   }
@@ -322,12 +314,8 @@ void Scheduler::CheckInvariants() const {
   TANDEM_CHECK(n_queued == queued_requests_);
   TANDEM_CHECK(static_cast<int64_t>(n_waiting + n_in_queue) == num_waiting());
   TANDEM_CHECK(num_running() <= options_.max_seqs);
-  for (int64_t i = 0; i < pool_.capacity_blocks(); ++i) {
-    const BlockId block{static_cast<uint32_t>(i)};
-    const auto found = held.find(block);
-    TANDEM_CHECK(pool_.references(block) == (found == held.end() ? 0 : found->second));
-  }
-  TANDEM_CHECK(pool_.num_free() == pool_.capacity_blocks() - static_cast<int64_t>(held.size()));
+  CheckBlocks();
+  CheckStates();
 }
 
 }  // namespace tandem::engine

@@ -16,6 +16,7 @@
 #include "engine/base/ids.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/prefix_index.h"
+#include "engine/kv/state_pool.h"
 #include "engine/sched/batch_plan.h"
 #include "engine/sched/sequence.h"
 #include "engine/sched/turn_taking.h"
@@ -32,6 +33,10 @@ struct SchedulerOptions {
   int64_t batch_chunk_tokens = 32;
   int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
+  int64_t snapshot_tokens = 256;  // distance of regular snapshots of states; in full blocks
+  // The tables of blocks of a sequence, as in KvCache::Shape and PrefixIndex. A table with a window
+  // gives its blocks back when no later token sees them.
+  std::vector<int64_t> windows = {0};
 };
 
 // Decides the tokens of the next step and the KV blocks that hold them. Pure logic: no threads, no
@@ -67,9 +72,10 @@ class Scheduler {
     uint64_t tenant = 0;           // cached prefixes are shared within one tenant and adapter
   };
 
-  // Borrows the pool and the index for its lifetime. Throws kFailedPrecondition when the pool
-  // cannot hold one sequence of max_model_len tokens.
-  Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index);
+  // Borrows the pools and the index for its lifetime. `states`: null for models without state.
+  // Throws kFailedPrecondition when the pool cannot hold one sequence of max_model_len tokens.
+  Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index,
+            StatePool* states = nullptr);
 
   // Queues a request. Its sequences live until the last one is finished or the request is
   // cancelled. Throws std::bad_alloc and then changes nothing.
@@ -119,6 +125,7 @@ class Scheduler {
     int64_t preemptions = 0;
     int64_t prefix_query_tokens = 0;
     int64_t prefix_hit_tokens = 0;
+    int64_t snapshots = 0;  // of states, made
   };
   const Counters& counters() const { return counters_; }
 
@@ -135,6 +142,15 @@ class Scheduler {
     bool is_long;  // short prompts go first
     int64_t rank;  // then the lower rank
   };
+  // A cached beginning of a sequence.
+  struct Prefix {
+    std::vector<Sha256Digest> keys = {};  // of its full blocks
+    std::vector<BlockTable> tables = {};
+    std::optional<StateId> state = {};  // after the blocks' tokens
+    int64_t branch = 0;                 // tokens with keys but without a snapshot; 0: none
+
+    int64_t n_blocks() const { return static_cast<int64_t>(keys.size()); }
+  };
   struct Group {
     std::vector<std::unique_ptr<Sequence>> choices;
     bool paused = false;
@@ -143,10 +159,6 @@ class Scheduler {
     Line::node_type place;  // while queued and not paused: the set node of its first choice
   };
 
-  static int64_t BlocksFor(int64_t tokens) {
-    return (tokens + kTokensPerBlock - 1) / kTokensPerBlock;
-  }
-
   // scheduler_plan.cc: the parts of Plan.
   void Admit();
   bool HasInteractiveWork() const;
@@ -154,30 +166,42 @@ class Scheduler {
   Sequence* PlaceFor(const Sequence& next) const;
   bool IsLong(const Sequence& sequence) const;
   Sequence* Victim(const Sequence& sequence) const;
-  bool MakeRoom(const Sequence& sequence, std::span<const BlockId> matched);
-  void Start(Sequence& sequence, std::span<const BlockId> matched);
+  bool MakeRoom(const Sequence& sequence, const Prefix& matched);
+  void Start(Sequence& sequence, const Prefix& matched);
   void FindLeader(Sequence& sequence, int64_t matched_tokens);
   void FollowLeaders();
   void LeaveQueue(Group& group);
-  void TakeCached(Sequence& sequence, std::span<const BlockId> matched);
+  // scheduler_blocks.cc: the blocks of sequences.
+  Prefix MatchPrefix(const Sequence& sequence) const;
+  void TakeCached(Sequence& sequence, const Prefix& matched);
+  bool Reserve(Sequence& sequence, int64_t n_tokens);
+  bool ReserveCopy(Sequence& sequence, BlockTable& table);
+  std::optional<BlockId> TryAllocate();
+  void Publish(Sequence& sequence, int64_t computed_before);
+  void SlideWindows(Sequence& sequence, int64_t computed_before);
+  void ReleaseBlocks(Sequence& sequence);
+  int64_t BlocksMissing(const Sequence& sequence, int64_t computed) const;
+  int64_t BlocksPromised(WorkClass work_class) const;
+  void CheckBlocks() const;
+  // scheduler_states.cc: states of recurrent layers.
+  bool ReserveState(Sequence& sequence);
+  void PlanSaves();
+  void PlanSave(Sequence& sequence, int64_t position, bool replaces);
+  void DropSaves();
+  void PublishSaves(const PlannedSlice& slice);
+  void CheckStates() const;
   void CollectPrompts();
   int64_t PromptBudget() const;
   Want WantOfFollower(const Sequence& follower) const;
   int64_t Age(const Sequence& sequence) const;
   void ShareBudget();
   void ReserveInLineOrder();
-  bool Reserve(Sequence& sequence, int64_t n_tokens);
   bool PreemptFor(Sequence& sequence);
   void Preempt(Sequence& victim);
-  std::optional<BlockId> TryAllocate();
-  int64_t BlocksMissing(const Sequence& sequence) const;
-  int64_t BlocksPromised(WorkClass work_class) const;
 
   void Move(Sequence& sequence, SequencePhase phase);
   Line::node_type Leave(Sequence& sequence);  // removes it from its line; empty: it was in none
   void ReserveLeftQueue();
-  void ReleaseBlocks(Sequence& sequence);
-  void Publish(Sequence& sequence, int64_t computed_before);
   void Fork(Sequence& first);
   Group& GroupOf(const Sequence& sequence);
   static int64_t NumBatch(const Line& line);
@@ -187,6 +211,7 @@ class Scheduler {
   const SchedulerOptions options_;
   BlockPool& pool_;
   PrefixIndex& index_;
+  StatePool* const states_;
 
   std::unordered_map<RequestId, Group> groups_;
   // By class: requests that have not had a place, except paused ones.

@@ -39,7 +39,11 @@ int64_t CommonPrefix(const std::vector<TokenId>& a, const std::vector<TokenId>& 
 const BatchPlan& Scheduler::Plan() {
   // A plan that ran out of memory leaves its copies to the next plan, because their blocks are
   // already assigned.
-  if (!std::exchange(is_planning_, true)) plan_.copies.clear();
+  if (!std::exchange(is_planning_, true)) {
+    plan_.copies.clear();
+    plan_.state_copies.clear();
+  }
+  DropSaves();
   plan_.slices.clear();
   plan_.preempted.clear();
   plan_.rows = 0;
@@ -56,6 +60,7 @@ const BatchPlan& Scheduler::Plan() {
   } while (plan_.slices.empty() && !idle());
   std::stable_partition(plan_.slices.begin(), plan_.slices.end(),
                         [](const PlannedSlice& slice) { return slice.decodes(); });
+  PlanSaves();
   is_planning_ = false;
   return plan_;
 }
@@ -124,10 +129,8 @@ void Scheduler::Admit() {
       if (yielding == nullptr) return;
     }
     Sequence& sequence = *next;
-    std::vector<BlockId> matched;
-    if (sequence.blocks.empty() && sequence.uses_prefix_cache) {
-      matched = index_.Match(sequence.tokens, sequence.prefix_variant);
-    }
+    Prefix matched;
+    if (!sequence.has_blocks() && sequence.uses_prefix_cache) matched = MatchPrefix(sequence);
     if (!MakeRoom(sequence, matched)) return;
     // Making room may have taken the place already.
     if (num_running() >= options_.max_seqs) Move(*yielding, SequencePhase::kWaiting);
@@ -155,16 +158,23 @@ Sequence* Scheduler::PlaceFor(const Sequence& next) const {
 }
 
 // Whether the pool has blocks for all tokens of the first in line. Takes blocks as Victim says, and
-// from any sequence when none runs (running ones will release theirs in time). One spare block
-// keeps the new sequence from being preempted at once by its neighbours' next block.
-bool Scheduler::MakeRoom(const Sequence& sequence, std::span<const BlockId> matched) {
+// from any sequence when none runs (running ones will release theirs in time). One spare block of
+// each table keeps the new sequence from being preempted at once by its neighbours' next blocks.
+bool Scheduler::MakeRoom(const Sequence& sequence, const Prefix& matched) {
+  const auto n_tables = static_cast<int64_t>(options_.windows.size());
   for (;;) {
     // A matched block with references costs nothing. An unreferenced one leaves the free list when
     // revived, as a new one would. Each victim may change these counts.
-    int64_t need = BlocksMissing(sequence);
-    for (const BlockId block : matched) need -= pool_.references(block) > 0 ? 1 : 0;
+    const int64_t computed =
+        sequence.has_blocks() ? sequence.computed_len : matched.n_blocks() * kTokensPerBlock;
+    int64_t need = BlocksMissing(sequence, computed);
+    for (const BlockTable& table : matched.tables) {
+      need -= std::count_if(table.begin(), table.end(), [&](BlockId block) {
+        return block != kNoBlock && pool_.references(block) > 0;
+      });
+    }
     const int64_t spare = pool_.num_free() - BlocksPromised(sequence.work_class);
-    if (spare >= need + (running_.empty() ? 0 : 1)) return true;
+    if (spare >= need + (running_.empty() ? 0 : n_tables)) return true;
     Sequence* victim = Victim(sequence);
     if (victim == nullptr && running_.empty()) {
       const auto last = std::find_if(holders_.rbegin(), holders_.rend(),
@@ -187,7 +197,7 @@ Sequence* Scheduler::Victim(const Sequence& sequence) const {
   return nullptr;
 }
 
-void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
+void Scheduler::Start(Sequence& sequence, const Prefix& matched) {
   Group& group = GroupOf(sequence);
   const auto set_turn = [&](uint64_t turn) {
     for (const auto& choice : group.choices) choice->turn = turn;
@@ -195,9 +205,9 @@ void Scheduler::Start(Sequence& sequence, std::span<const BlockId> matched) {
   // The turn orders the holders of blocks, so set it before the blocks.
   if (group.queued) set_turn(turns_);
   const bool has_memory = HasMemoryFor([&] {
-    if (!sequence.blocks.empty()) return;
+    if (sequence.has_blocks()) return;
     if (sequence.uses_prefix_cache) {
-      FindLeader(sequence, static_cast<int64_t>(matched.size()) * kTokensPerBlock);
+      FindLeader(sequence, matched.n_blocks() * kTokensPerBlock);
     }
     if (sequence.leader == nullptr) TakeCached(sequence, matched);
   });
@@ -245,6 +255,10 @@ void Scheduler::FindLeader(Sequence& sequence, int64_t matched_tokens) {
       sequence.shared_len = common;
     }
   }
+  // The follower needs the state there.
+  if (states_ != nullptr && sequence.leader != nullptr) {
+    sequence.leader->snapshot_at.push_back(sequence.shared_len);
+  }
 }
 
 void Scheduler::FollowLeaders() {
@@ -252,24 +266,7 @@ void Scheduler::FollowLeaders() {
     if (sequence->leader == nullptr) continue;
     if (sequence->leader->computed_len < sequence->shared_len) continue;
     sequence->leader = nullptr;
-    TakeCached(*sequence, index_.Match(sequence->tokens, sequence->prefix_variant));
-  }
-}
-
-// REQUIRES: the sequence holds no blocks. Changes nothing when memory runs out.
-void Scheduler::TakeCached(Sequence& sequence, std::span<const BlockId> matched) {
-  sequence.blocks.reserve(matched.size());
-  if (!matched.empty()) holders_.insert(&sequence);
-  sequence.blocks.assign(matched.begin(), matched.end());
-  for (const BlockId block : matched) pool_.AddRef(block);
-  sequence.computed_len = static_cast<int64_t>(matched.size()) * kTokensPerBlock;
-  TANDEM_CHECK(sequence.computed_len < sequence.length());
-  sequence.is_long = IsLong(sequence);
-  if (sequence.uses_prefix_cache && !sequence.looked_up) {
-    sequence.looked_up = true;
-    sequence.cached_len = sequence.computed_len;
-    counters_.prefix_query_tokens += sequence.length();
-    counters_.prefix_hit_tokens += sequence.computed_len;
+    TakeCached(*sequence, MatchPrefix(*sequence));
   }
 }
 
@@ -349,45 +346,6 @@ int64_t Scheduler::Age(const Sequence& sequence) const {
   return sequence.placed_at * std::max<int64_t>(1, options_.prefill_chunk_tokens / 8);
 }
 
-// Gives the sequence exclusive blocks for its next `n_tokens` positions. Returns false when it was
-// the last in line and was preempted.
-bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
-  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
-  while (write_block < sequence.blocks.size() &&
-         pool_.references(sequence.blocks[write_block]) > 1) {
-    plan_.copies.emplace_back();  // before taking a block, which a failure must not lose
-    if (const std::optional<BlockId> copy = TryAllocate()) {
-      const BlockId shared = sequence.blocks[write_block];
-      plan_.copies.back() = {shared, *copy};
-      pool_.Release(shared);
-      sequence.blocks[write_block] = *copy;
-      continue;
-    }
-    plan_.copies.pop_back();
-    if (!PreemptFor(sequence)) return false;
-  }
-  const auto n_blocks = static_cast<size_t>(BlocksFor(sequence.computed_len + n_tokens));
-  while (sequence.blocks.size() < n_blocks) {
-    sequence.blocks.reserve(n_blocks);  // so that push_back does not throw
-    const bool is_first = sequence.blocks.empty();
-    if (is_first) holders_.insert(&sequence);
-    if (const std::optional<BlockId> block = TryAllocate()) {
-      sequence.blocks.push_back(*block);
-      continue;
-    }
-    if (is_first) holders_.erase(&sequence);
-    if (!PreemptFor(sequence)) return false;
-  }
-  return true;
-}
-
-std::optional<BlockId> Scheduler::TryAllocate() {
-  const std::optional<BlockPool::Allocation> allocation = pool_.TryAllocate();
-  if (!allocation) return std::nullopt;
-  if (allocation->evicted_cached) index_.Forget(allocation->block);
-  return allocation->block;
-}
-
 // Takes the blocks of a Victim, otherwise of the last in line. False when that was `sequence`.
 bool Scheduler::PreemptFor(Sequence& sequence) {
   if (Sequence* const victim = Victim(sequence)) {
@@ -411,27 +369,6 @@ void Scheduler::Preempt(Sequence& victim) {
   ReleaseBlocks(victim);
   if (victim.phase == SequencePhase::kRunning) Move(victim, SequencePhase::kWaiting);
   ++counters_.preemptions;
-}
-
-// ---- Counting
-
-// Blocks that the sequence still needs before all its present tokens are computed.
-int64_t Scheduler::BlocksMissing(const Sequence& sequence) const {
-  const auto held = static_cast<int64_t>(sequence.blocks.size());
-  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
-  const bool copies =
-      write_block < sequence.blocks.size() && pool_.references(sequence.blocks[write_block]) > 1;
-  return BlocksFor(sequence.length()) - held + (copies ? 1 : 0);
-}
-
-// Blocks that running sequences still need, except those that would give way to `work_class`.
-int64_t Scheduler::BlocksPromised(WorkClass work_class) const {
-  int64_t promised = 0;
-  for (const Sequence* sequence : running_) {
-    if (sequence->work_class > work_class) break;
-    promised += BlocksMissing(*sequence);
-  }
-  return promised;
 }
 
 }  // namespace tandem::engine

@@ -1,11 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/api/work_class.h"
 #include "engine/base/ids.h"
+#include "engine/kv/block_table.h"
+#include "engine/kv/prefix_index.h"
+#include "engine/kv/state_cache.h"
 
 namespace tandem::engine {
 
@@ -21,7 +25,7 @@ enum class SequencePhase : uint8_t {
 inline constexpr uint64_t kNoTurn = ~uint64_t{0};
 
 // The scheduler's state of one choice of one request. The scheduler owns it; the batch builder
-// reads `tokens`, `computed_len` and `blocks`.
+// reads `tokens`, `computed_len` and `tables`.
 struct Sequence {
   RequestId request;
   int choice = 0;
@@ -31,9 +35,17 @@ struct Sequence {
 
   std::vector<TokenId> tokens;  // the prompt, then the generated tokens
   int64_t prompt_len = 0;
-  int64_t computed_len = 0;     // tokens[0, computed_len) have their keys and values in `blocks`
-  std::vector<BlockId> blocks;  // position p is in blocks[p / 16]
-  int64_t cached_len = 0;       // prompt tokens that came from the prefix cache
+  int64_t computed_len = 0;  // tokens[0, computed_len) have their keys and values in `tables`
+  // By window (SchedulerOptions::windows): where keys and values are. Blocks before the window of
+  // the token at computed_len are kNoBlock.
+  std::vector<BlockTable> tables = std::vector<BlockTable>(1);
+  // Models with state: the slot of the state after computed_len tokens. Only with blocks.
+  std::optional<StateId> state = {};
+  std::vector<int64_t> snapshot_at = {};         // further borders that want a snapshot
+  PrefixKey prefix_key = {};                     // of the last snapshot it asked for
+  PrefixKey published = {};                      // of the last block in the prefix index
+  std::optional<Sha256Digest> last_border = {};  // snapshot that the next border replaces
+  int64_t cached_len = 0;                        // prompt tokens that came from the prefix cache
 
   SequencePhase phase = SequencePhase::kWaiting;
   int64_t placed_at = 0;  // number of the plan that gave it its present place
@@ -50,6 +62,8 @@ struct Sequence {
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t uncomputed() const { return length() - computed_len; }
+  bool has_blocks() const { return !tables.front().empty(); }
+  const BlockTable& blocks() const { return tables.front(); }
   bool live() const { return phase != SequencePhase::kFinished; }
 };
 

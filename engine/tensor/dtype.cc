@@ -19,6 +19,9 @@ size_t DTypeBytes(DType dtype) {
     case DType::kI8:
     case DType::kU8:
     case DType::kBool:
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF8E8M0:
       return 1;
   }
   TANDEM_CHECK(false);
@@ -46,6 +49,12 @@ std::string_view DTypeName(DType dtype) {
       return "u8";
     case DType::kBool:
       return "bool";
+    case DType::kF8E4M3:
+      return "f8_e4m3";
+    case DType::kF8E5M2:
+      return "f8_e5m2";
+    case DType::kF8E8M0:
+      return "f8_e8m0";
   }
   TANDEM_CHECK(false);
 }

@@ -1,6 +1,8 @@
 #include "engine/tensor/tensor.h"
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <string>
 
 #include "engine/base/check.h"
@@ -14,6 +16,19 @@ T LoadAt(const std::byte* data, size_t index) {
   T value;
   std::memcpy(&value, data + index * sizeof(T), sizeof(T));
   return value;
+}
+
+// Exact. E4M3 has no infinities; its all-ones codes are NaN. E8M0 is 2^(byte - 127), 255 is NaN.
+float F8ToFloat(DType dtype, uint8_t byte) {
+  if (dtype == DType::kF8E5M2) return F16ToFloat(static_cast<uint16_t>(byte << 8));
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  if (dtype == DType::kF8E8M0) return byte == 255 ? kNaN : std::ldexp(1.0f, byte - 127);
+  const int exponent = byte >> 3 & 15, mantissa = byte & 7;
+  if (exponent == 15 && mantissa == 7) return kNaN;
+  const float magnitude = exponent == 0
+                              ? std::ldexp(static_cast<float>(mantissa), -9)
+                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (byte & 128) != 0 ? -magnitude : magnitude;
 }
 
 }  // namespace
@@ -48,6 +63,13 @@ void ConvertToF32(const ConstTensorView& source, std::span<float> out) {
     case DType::kF64:
       for (size_t i = 0; i < out.size(); ++i)
         out[i] = static_cast<float>(LoadAt<double>(source.data, i));
+      return;
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF8E8M0:
+      for (size_t i = 0; i < out.size(); ++i) {
+        out[i] = F8ToFloat(source.dtype, std::to_integer<uint8_t>(source.data[i]));
+      }
       return;
     default:
       throw Error(ErrorCode::kUnsupported, "tensor of type " +

@@ -10,6 +10,7 @@
 #include "engine/base/error.h"
 #include "engine/base/progress.h"
 #include "engine/kv/block_pool.h"
+#include "engine/kv/state_cache.h"
 #include "engine/model/adapter.h"
 
 namespace tandem::engine {
@@ -39,6 +40,7 @@ class Reader {
          OpsContext& ops)
       : adapter_(adapter),
         kv_(ModelRunner::KvShape(*model, (window + kTokensPerBlock - 1) / kTokensPerBlock)),
+        states_(ModelRunner::StateFloats(*model), 1),
         runner_(model, ops, kRows, kRows),
         blocks_(static_cast<size_t>((window + kTokensPerBlock - 1) / kTokensPerBlock)) {
     for (size_t i = 0; i < blocks_.size(); ++i) blocks_[i] = {static_cast<uint32_t>(i)};
@@ -55,17 +57,20 @@ class Reader {
                                .n_rows = step.n,
                                .first_position = step.at - step.begin,
                                .blocks = blocks_};
+    const SliceState state{.state = states_.At({})};
     return runner_.Forward({.tokens = tokens.subspan(static_cast<size_t>(step.at), n),
                             .positions = positions_,
                             .slices = std::span(&slice, 1),
                             .logit_rows = rows_,
-                            .adapters = {&adapter_, 1}},
+                            .adapters = {&adapter_, 1},
+                            .states = {&state, 1}},
                            kv_);
   }
 
  private:
   const Adapter* adapter_;
   KvCache kv_;
+  StateCache states_;
   ModelRunner runner_;
   std::vector<BlockId> blocks_;
   std::vector<int32_t> positions_, rows_;

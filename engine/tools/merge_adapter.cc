@@ -42,18 +42,18 @@ Source ReadSource(const ModelDir& dir) {
   const auto json = ParseUntrustedJson(dir.ReadText("config.json").value_or(""), name);
   Source source;
   source.family = &FindFamily(json, name);
-  source.config = source.family->parse_config(json, name);
+  source.config = ParseModelConfig(*source.family, json, name);
   if (HasOwnHead(dir, *source.family, source.config)) source.config.tied_embeddings = false;
   source.specs = source.family->list_weights(source.config);
   return source;
 }
 
-const StoredTensor& Stored(const ModelDir& dir, const WeightSpec& spec) {
-  const StoredTensor* tensor = FindWeight(dir, spec);
-  if (tensor == nullptr) {
+StoredTensor Stored(const ModelDir& dir, const WeightSpec& spec) {
+  std::optional<StoredTensor> tensor = FindWeight(dir, spec);
+  if (!tensor) {
     throw Error(ErrorCode::kDataLoss, dir.name() + ": tensor " + spec.name + " is missing");
   }
-  return *tensor;
+  return *std::move(tensor);
 }
 
 // A row-major f32 copy [rows, cols] of a tensor of any floating-point type, or its transpose.
@@ -111,7 +111,7 @@ class Merger {
       modules_[static_cast<size_t>(weights[i])] = &adapter.modules()[i];
     }
     for (const WeightSpec& spec : source_.specs) {
-      const StoredTensor& stored = Stored(base, spec);
+      const StoredTensor stored = Stored(base, spec);
       const DType dtype = options.dtype.value_or(stored.view.dtype);
       tensors_.push_back({spec.name, {nullptr, dtype, spec.source_shape}});
       bytes_ += static_cast<int64_t>(tensors_.back().view.bytes());
@@ -130,20 +130,20 @@ class Merger {
   void Write(const fs::path& path) {
     WriteSafetensors(path, tensors_, {{"format", "pt"}},
                      [this](const NamedTensor& tensor) { return BytesOf(tensor); });
-    if (read_ != nullptr) base_.LetGo(*read_);
+    if (read_) base_.LetGo(*read_);
   }
 
  private:
   std::span<const std::byte> BytesOf(const NamedTensor& tensor) {
-    if (read_ != nullptr) base_.LetGo(*read_);
+    if (read_) base_.LetGo(*read_);
     if (options_.progress) options_.progress(n_read_++, static_cast<int64_t>(tensors_.size()));
     const DType dtype = tensor.view.dtype;
     const auto spec =
         std::find_if(source_.specs.begin(), source_.specs.end(),
                      [&](const WeightSpec& candidate) { return candidate.name == tensor.name; });
     const LoraModule* module = modules_[static_cast<size_t>(spec - source_.specs.begin())];
-    const StoredTensor& stored = Stored(base_, *spec);
-    read_ = &stored;
+    read_ = Stored(base_, *spec);
+    const StoredTensor& stored = *read_;
     const bool is_same = stored.IsAsAsked() && stored.view.dtype == dtype;
     if (module == nullptr && is_same) return stored.bytes();
 
@@ -167,7 +167,7 @@ class Merger {
   std::vector<const LoraModule*> modules_;  // by weight; null: none
   std::vector<NamedTensor> tensors_;        // without data
   int64_t bytes_ = 0;
-  const StoredTensor* read_ = nullptr;
+  std::optional<StoredTensor> read_;
   int64_t n_read_ = 0;
   std::vector<std::byte> buffer_;
 };
@@ -237,7 +237,7 @@ double MergeBound(DType dtype) { return dtype == DType::kF32 ? 1e-4 : 0.05; }
 
 void RefuseMergeIntoBlocks(const ModelDir& base) {
   for (const WeightSpec& spec : ReadSource(base).specs) {
-    const StoredTensor& stored = Stored(base, spec);
+    const StoredTensor stored = Stored(base, spec);
     if (stored.encoding == Encoding::kPlain) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 base.name() + ": tensor " + spec.name + " is quantised (" +

@@ -35,8 +35,9 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
       ->check(CLI::Range(0.05, 60.0));
   if (!roof_only) {
     command
-        .add_option("--types", options->types, "weight type: bf16, f32, int8, int4, int6 or q4_k")
-        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "int6", "q4_k"}))
+        .add_option("--types", options->types,
+                    "weight type: bf16, f32, int8, int4, int6, q4_k or mxfp4")
+        ->check(CLI::IsMember({"bf16", "f32", "int8", "int4", "int6", "q4_k", "mxfp4"}))
         ->delimiter(',')
         ->capture_default_str();
     command.add_flag("--gradients,!--no-gradients", options->gradients,
@@ -505,6 +506,9 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddFairnessBench(*command.add_subcommand(
                        "fairness", "first tokens beside batches and long prompts, over alone"),
                    exit_code);
+  AddStatesBench(*command.add_subcommand(
+                     "states", "steps with snapshots of states over steps without, and reuse"),
+                 exit_code);
   AddMakeModel(
       *command.add_subcommand("make-model", "write a model with random weights for measurements"),
       exit_code);

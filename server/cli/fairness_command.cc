@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/fairness_bench.h"
+#include "bench/states_bench.h"
 #include "server/cli/model_options.h"
 
 namespace tandem::server {
@@ -45,6 +46,35 @@ void AddFairnessBench(CLI::App& command, int& exit_code) {
   command.callback([options, flags, &exit_code] {
     options->engine = ToEngineOptions(*flags);
     exit_code = bench::RunFairnessBench(std::cout, *options);
+  });
+}
+
+void AddStatesBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::StatesBenchOptions>();
+  auto flags = std::make_shared<ModelFlags>();
+  command.add_option("--model", options->model, "Hugging Face directory or GGUF file")->required();
+  AddModelFlags(command, *flags);
+  command.add_option("--pairs", options->pairs, "pairs of runs; medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.add_option("--streams", options->streams, "requests that decode together")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--prompt-tokens", options->prompt_tokens, "tokens of their prompts")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--output-tokens", options->output_tokens, "tokens of their answers")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command
+      .add_option("--shared-tokens", options->shared_tokens,
+                  "tokens with which several prompts begin")
+      ->check(CLI::Range(16, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--seed", options->seed, "of the prompts")->capture_default_str();
+  command.callback([options, flags, &exit_code] {
+    options->engine = ToEngineOptions(*flags);
+    exit_code = bench::RunStatesBench(std::cout, *options);
   });
 }
 

@@ -9,7 +9,7 @@ constexpr Verb kVerbs[] = {
     {"serve", "serve models over HTTP", AddServe},
     {"run", "chat with a model, or answer one prompt", AddRun},
     {"chat", "the same as run", AddRun},
-    {"models", "list the models of a server", AddModels},
+    {"models", "list the models of a server, or what to expect of a model here", AddModels},
     {"ps", "show the loaded models of a server, with their memory and requests", AddPs},
     {"jobs", "list, show, follow, pause and cancel the jobs of a server", AddJobs},
     {"ft", "fine-tune a model on a server: create, list, show, follow, pause and cancel", AddFt},

@@ -154,6 +154,8 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   claim.weights = loaded.weight_bytes;
   claim.weights_mapped = loaded.weights_mapped;
   const int64_t context = loaded.max_model_len;
+  const int64_t parameters = loaded.parameters, active = loaded.active_parameters;
+  const int64_t active_bytes = loaded.active_weight_bytes;
   const std::string dtype = loaded.weights_dtype;
   model->engine = std::make_shared<engine::Engine>(std::move(loaded), options);
   const engine::EngineStats stats = model->engine->stats();
@@ -162,10 +164,11 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   model->memory.Settle(claim);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   spdlog::info(
-      "model_loaded model={} dtype={} context={} weights=\"{}\" mapped={} kv=\"{}\" "
-      "scratch=\"{}\" seconds={:.2f}",
-      model->id, dtype, context, BytesText(claim.weights), claim.weights_mapped,
-      BytesText(claim.kv), BytesText(claim.scratch), elapsed.count());
+      "model_loaded model={} dtype={} context={} parameters={} active_parameters={} "
+      "weights=\"{}\" active_weights=\"{}\" mapped={} kv=\"{}\" scratch=\"{}\" seconds={:.2f}",
+      model->id, dtype, context, parameters, active, BytesText(claim.weights),
+      BytesText(active_bytes), claim.weights_mapped, BytesText(claim.kv), BytesText(claim.scratch),
+      elapsed.count());
   return model;
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -69,6 +70,15 @@ class ConversionTest : public testing::Test {
       ASSERT_TRUE(is.contains(name)) << name;
       EXPECT_TRUE(is.at(name) == text) << name << " differs";
     }
+  }
+  // Whether the files keep all experts of a layer in one tensor.
+  static bool HasStacks(const std::filesystem::path& model) {
+    const auto names = engine::ModelDir::Open(model).tensor_names();
+    return std::any_of(names.begin(), names.end(), [](const std::string& name) {
+      const size_t at = name.find(".experts.");
+      const bool is_one = at != name.npos && std::isdigit(static_cast<unsigned char>(name[at + 9]));
+      return (at != name.npos && !is_one) || name.find(".input_linear.") != name.npos;
+    });
   }
   static void ExpectSameTensors(const std::filesystem::path& a, const std::filesystem::path& b) {
     const auto before = engine::ModelDir::Open(a);

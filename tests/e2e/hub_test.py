@@ -286,6 +286,69 @@ class HubCase(harness.Case):
             time.sleep(0.02)
 
 
+class Looking(HubCase):
+    """`tandem models ORG/NAME`: what to expect of a model, before it is downloaded."""
+
+    def look(self, hub, *arguments, code=0, model="org/name", **variables):
+        done = subprocess.run([harness.BINARY, "models", model, *arguments], capture_output=True, text=True,
+                              check=False, timeout=PATIENCE_S, env=self.environment(hub, **variables))
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done.stdout if code == 0 else done.stderr
+
+    def test_a_model_is_described_by_its_headers_and_nothing_is_kept(self):
+        hub = self.hub()
+        described = json.loads(self.look(hub, "--json"))
+        self.assertFalse(self.folder.exists())
+        self.assertLess(hub.sent, len(hub.files["model.safetensors"]) // 4)
+        self.assertEqual(described["download_bytes"], len(hub.files["model.safetensors"]))
+        # The same figures as those of the directory, which is read on this machine.
+        local = json.loads(self.look(hub, "--json", model=str(STORIES)))
+        self.assertIsNone(local["download_bytes"])
+        for key in ("family", "architecture", "tensors", "parameters", "active_parameters", "context"):
+            self.assertEqual(described[key], local[key], key)
+        exact = ("dtype", "is_default", "weight_bytes", "read_bytes_per_token", "kv_bytes_per_1k_tokens",
+                 "memory_bytes", "max_model_len", "fitting_context", "fits")
+        self.assertEqual([[row[key] for key in exact] for row in described["dtypes"]],
+                         [[row[key] for key in exact] for row in local["dtypes"]])
+        for row in described["dtypes"]:
+            self.assertGreater(row["estimated_decode_tokens_per_second"], 0)
+        self.assertLessEqual({"bf16", "int8", "int4"}, {row["dtype"] for row in described["dtypes"]})
+
+    def test_the_table_says_what_is_measured_and_what_is_estimated(self):
+        text = self.look(self.hub())
+        self.assertRegex(text, r"(?m)^org/name: .* \(\w+\)$")
+        self.assertRegex(text, r"(?m)^DTYPE +WEIGHTS +READ/TOKEN +KV/1K TOKENS +MEMORY +FITS +TOKENS/S")
+        self.assertRegex(text, r"(?m)^int4 ")
+        self.assertRegex(text, r"(?m)^measured now, \d+ threads: .*GB/s")
+        self.assertIn("estimated: ", text)
+
+    def test_memory_and_context_are_those_of_the_flags(self):
+        hub = self.hub()
+        little = json.loads(self.look(hub, "--json", "--memory", "1M"))
+        self.assertEqual({row["fitting_context"] for row in little["dtypes"]}, {0})
+        short = json.loads(self.look(hub, "--json", "--max-model-len", "64"))
+        self.assertEqual({row["max_model_len"] for row in short["dtypes"]}, {64})
+
+    def test_a_config_alone_is_enough(self):
+        (self.path / "config.json").write_bytes((STORIES / "config.json").read_bytes())
+        of_config = json.loads(self.look(None, "--json", model=str(self.path / "config.json")))
+        of_model = json.loads(self.look(None, "--json", model=str(STORIES)))
+        self.assertEqual(of_config["parameters"], of_model["parameters"])
+
+    def test_unknown_families_and_models_say_what_is_missing(self):
+        hub = self.hub(dict(stories(), **{"config.json": b'{"architectures": ["NewForCausalLM"]}'}))
+        self.assertIn("architecture 'NewForCausalLM' is not supported; supported are",
+                      self.look(hub, code=1))
+        self.assertIn("org/other", self.look(hub, model="org/other", code=1))
+        fault = self.look(None, model=str(self.path / "nowhere"), code=1)
+        self.assertIn("nowhere", fault)
+
+    def test_hostile_headers_are_refused(self):
+        for content in (b"", b"1234567", b"\xff" * 64, (1 << 40).to_bytes(8, "little") + b"{}"):
+            hub = self.hub(dict(stories(), **{"model.safetensors": content}))
+            self.assertIn("model.safetensors", self.look(hub, code=65))
+
+
 class Pulling(HubCase):
     def test_a_model_is_pulled_then_served_without_a_network(self):
         hub = self.hub()

@@ -620,15 +620,15 @@ class Unloading(ModelsCase):
             return int(re.search(r"VmRSS:\s+(\d+) kB", text)[1]) * 1024
 
         sizes = []
-        for _ in range(6):
+        for _ in range(10):
             self.load(server, id="m")
             for _ in range(2):
                 server.post(CHAT, chat("m"))
             self.unload(server, "m")
             sizes.append(resident())
-        # The first rounds warm the allocator; then memory must not grow. One model's weights alone
-        # take some 30 MiB.
-        self.assertLess(max(sizes[3:]), sizes[2] + 24 * MIB, sizes)
+        # The first rounds warm the allocator. Its arenas then vary by some 30 MiB; seven lost
+        # models would take 200 MiB, since one model's weights alone take 30 MiB.
+        self.assertLess(max(sizes[3:]), sizes[2] + 60 * MIB, sizes)
 
     def test_many_hands_at_once(self):
         """Loads, unloads and requests in any order: every reply is a correct one."""

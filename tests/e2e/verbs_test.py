@@ -75,6 +75,18 @@ class Training(RunCase):
         for verb in verbs:
             self.assertRegex(table, rf"(?m)^\| (?:`[^`]*`, )*`{verb}[ `]")
 
+    def test_models_lists_the_families_of_the_readme(self):
+        listed = json.loads(self.tandem("models", "--families", "--json"))["data"]
+        readme = (harness.ROOT / "README.md").read_text()
+        for family in listed:
+            self.assertIn(f"| {family['models']} | {family['architectures'][0]} |", readme)
+        table = self.tandem("models", "--families")
+        self.assertRegex(table, r"^MODELS +CLASS +serve +train +LoRA +GGUF in +GGUF out +MaxText in +MaxText out\n")
+        self.assertEqual(len(table.splitlines()), len(listed) + 1)
+        for words in (["--families", "--url", "http://x"], ["model", "--url", "http://x"], ["--memory", "1G"],
+                      ["model", "--families"]):
+            self.tandem("models", *words, code=2)
+
     def test_checkpoint_ls_lists_tensors_of_any_format(self):
         of_run = json.loads(self.tandem("checkpoint", "ls", self.folder / "run/hf", "--json"))
         self.assertEqual(of_run["format"], "hf")

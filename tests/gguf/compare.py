@@ -181,7 +181,9 @@ def main():
         if only and not any(name in folder.name for name in only):
             continue
         config, tensors = read_model(folder)
-        arch = ARCHITECTURES[config["model_type"]]
+        arch = ARCHITECTURES.get(config["model_type"])
+        if arch is None:
+            continue
         blocks = of(config, "num_hidden_layers", "n_layer")
         for dtype in TYPES:
             with tempfile.TemporaryDirectory() as work:

@@ -13,18 +13,23 @@
 namespace tandem::engine {
 namespace {
 
-constexpr int64_t kBlocks = 12;
+// By the number of tables.
+constexpr int64_t kBlocks[] = {0, 12, 20};
 constexpr size_t kAnswerTokens = 20;
 
 // Runs steps like the loop. A request that lacks memory is cancelled; the others must finish.
 class World {
  public:
-  World() : pool(kBlocks), index(Sha256Digest{}), scheduler(Options(), pool, index) {
+  explicit World(const std::vector<int64_t>& windows)
+      : pool(kBlocks[windows.size()]),
+        index(Sha256Digest{}, windows),
+        scheduler(Options(windows), pool, index) {
     ids.reserve(8);
   }
 
-  static SchedulerOptions Options() {
+  static SchedulerOptions Options(const std::vector<int64_t>& windows) {
     SchedulerOptions options;
+    options.windows = windows;
     options.max_seqs = 3;
     options.prefill_chunk_tokens = 24;
     options.max_model_len = 128;
@@ -98,11 +103,13 @@ class World {
   std::vector<RequestId> ids;
 };
 
-TEST(SchedulerOutOfMemoryTest, AfterAnyFailedAllocationItsStateIsSoundAndEveryRequestEnds) {
+class SchedulerOutOfMemoryTest : public testing::TestWithParam<std::vector<int64_t>> {};
+
+TEST_P(SchedulerOutOfMemoryTest, AfterAnyFailedAllocationItsStateIsSoundAndEveryRequestEnds) {
   bool has_failed = true;
   int64_t k = 0;
   while (has_failed) {
-    World world;
+    World world(GetParam());
     const tests::FailAllocation failure(++k);
     world.AddAll();
     for (int step = 0; step < 200 && !world.scheduler.idle(); ++step) world.Step();
@@ -112,11 +119,14 @@ TEST(SchedulerOutOfMemoryTest, AfterAnyFailedAllocationItsStateIsSoundAndEveryRe
     ASSERT_TRUE(world.scheduler.idle()) << "allocation " << k;
     ASSERT_EQ(world.scheduler.num_requests(), 0) << "allocation " << k;
     ASSERT_EQ(world.scheduler.num_queued_requests(), 0) << "allocation " << k;
-    ASSERT_EQ(world.pool.num_free(), kBlocks) << "allocation " << k;
+    ASSERT_EQ(world.pool.num_free(), world.pool.capacity_blocks()) << "allocation " << k;
     ASSERT_EQ(world.scheduler.TakeLeftQueue().size(), world.ids.size()) << "allocation " << k;
   }
   EXPECT_GT(k, 100);
 }
+
+INSTANTIATE_TEST_SUITE_P(Windows, SchedulerOutOfMemoryTest,
+                         testing::Values(std::vector<int64_t>{0}, std::vector<int64_t>{0, 20}));
 
 }  // namespace
 }  // namespace tandem::engine

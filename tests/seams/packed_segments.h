@@ -6,7 +6,7 @@
 
 #include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
-#include "training/setup/model_files.h"
+#include "training/setup/exported_tensors.h"
 #include "training/step/micro_batch.h"
 
 namespace tandem::tests {

@@ -17,6 +17,7 @@
 #include "tests/support/temporary_dir.h"
 #include "training/lora/lora.h"
 #include "training/program/remat_options.h"
+#include "training/setup/model_files.h"
 #include "training/step/trainer.h"
 
 namespace tandem {

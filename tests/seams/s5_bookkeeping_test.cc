@@ -38,6 +38,7 @@ std::vector<uint64_t> PrefixHashes(const std::vector<TokenId>& tokens) {
 struct TraceOptions {
   bool prefix_cache = true;
   bool ample_blocks = false;  // no preemption possible
+  bool windows = false;       // several tables of blocks, with random windows
 };
 
 // One random trace. Throws Error (kInternal) for a broken promise.
@@ -50,11 +51,22 @@ class Trace {
     scheduler_options_.batch_chunk_tokens = Pick(1, 20);
     scheduler_options_.max_model_len = Pick(2, 150);
     scheduler_options_.prefix_cache = options.prefix_cache;
-    const int64_t one = (scheduler_options_.max_model_len + 15) / 16;
+    // Of its own source, so that traces with and without windows are the same otherwise.
+    std::mt19937_64 windows(Mix(seed, 1));
+    if (options.windows) {
+      std::vector<int64_t>& by_table = scheduler_options_.windows;
+      by_table.resize(1 + windows() % 3);
+      for (int64_t& window : by_table) {
+        window = windows() % 3 == 0 ? 0 : static_cast<int64_t>(1 + windows() % 60);
+      }
+    }
+    const int64_t one =
+        MostBlocksOfSequence(scheduler_options_.windows, scheduler_options_.max_model_len,
+                             scheduler_options_.prefill_chunk_tokens);
     const int64_t few = Pick(one, one * 5);
     const int64_t blocks = options.ample_blocks ? one * 400 : few;
     pool_ = std::make_unique<BlockPool>(blocks);
-    index_ = std::make_unique<PrefixIndex>(Sha256Digest{});
+    index_ = std::make_unique<PrefixIndex>(Sha256Digest{}, scheduler_options_.windows);
     scheduler_ = std::make_unique<Scheduler>(scheduler_options_, *pool_, *index_);
     slots_.assign(static_cast<size_t>(blocks * kTokensPerBlock), 0);
     for (auto& text : texts_) {
@@ -158,8 +170,8 @@ class Trace {
     scheduler_->SetPaused(id, live_[id].paused);
   }
 
-  uint64_t& Slot(const Sequence& sequence, int64_t position) {
-    const BlockId block = sequence.blocks.at(static_cast<size_t>(position / kTokensPerBlock));
+  uint64_t& Slot(const BlockTable& table, int64_t position) {
+    const BlockId block = table.at(static_cast<size_t>(position / kTokensPerBlock));
     return slots_.at(block.value * static_cast<size_t>(kTokensPerBlock) +
                      static_cast<size_t>(position % kTokensPerBlock));
   }
@@ -228,22 +240,28 @@ class Trace {
     Expect(plan.rows == decode_rows + prompt_rows, "rows");
   }
 
-  // Stands for the model: reads everything before the slice, writes the slice.
+  // Stands for the model: reads what the slice sees before it, writes the slice. A slot also says
+  // of which table it is.
   void Compute(const PlannedSlice& slice, std::map<BlockId, const Sequence*>& writers) {
     const Sequence& sequence = *slice.sequence;
     Expect(!live_.at(sequence.request).paused, "a paused sequence runs");
     Expect(slice.first_position == sequence.computed_len, "first position");
     const std::vector<uint64_t> hashes = PrefixHashes(sequence.tokens);
     const int64_t end = slice.first_position + slice.n_tokens;
-    for (int64_t p = 0; p < slice.first_position; ++p) {
-      Expect(Slot(sequence, p) == hashes[static_cast<size_t>(p)], "a foreign key was read");
-    }
-    for (int64_t p = slice.first_position; p < end; ++p) {
-      const BlockId block = sequence.blocks[static_cast<size_t>(p / kTokensPerBlock)];
-      Expect(pool_->references(block) == 1, "a shared block is written");
-      const auto [where, is_new] = writers.try_emplace(block, &sequence);
-      Expect(where->second == &sequence, "two sequences write one block");
-      Slot(sequence, p) = hashes[static_cast<size_t>(p)];
+    for (size_t t = 0; t < sequence.tables.size(); ++t) {
+      const BlockTable& table = sequence.tables[t];
+      const int64_t window = scheduler_options_.windows[t];
+      const int64_t seen = window == 0 ? 0 : slice.first_position - window + 1;
+      for (int64_t p = std::max<int64_t>(0, seen); p < slice.first_position; ++p) {
+        Expect(Slot(table, p) == Mix(hashes[static_cast<size_t>(p)], t), "a foreign key was read");
+      }
+      for (int64_t p = slice.first_position; p < end; ++p) {
+        const BlockId block = table[static_cast<size_t>(p / kTokensPerBlock)];
+        Expect(pool_->references(block) == 1, "a shared block is written");
+        const auto [where, is_new] = writers.try_emplace(block, &sequence);
+        Expect(where->second == &sequence, "two sequences write one block");
+        Slot(table, p) = Mix(hashes[static_cast<size_t>(p)], t);
+      }
     }
   }
 
@@ -294,7 +312,8 @@ TEST(S5Bookkeeping, RandomTracesKeepEveryPromise) {
   int64_t hits = 0;
   for (int64_t seed = 1; seed <= TraceCount(); ++seed) {
     try {
-      Trace trace(static_cast<uint64_t>(seed), {.prefix_cache = seed % 4 != 0});
+      Trace trace(static_cast<uint64_t>(seed),
+                  {.prefix_cache = seed % 4 != 0, .windows = seed % 2 == 0});
       trace.Run(200);
       steps += trace.steps();
       preemptions += trace.counters().preemptions;
@@ -314,7 +333,7 @@ TEST(S5Bookkeeping, CachedAndUncachedTracesGenerateTheSameTokens) {
   int64_t compared = 0;
   for (uint64_t seed = 1; seed <= 150; ++seed) {
     try {
-      Trace cached(seed, {.prefix_cache = true});
+      Trace cached(seed, {.prefix_cache = true, .windows = seed % 2 == 0});
       Trace uncached(seed, {.prefix_cache = false, .ample_blocks = true});
       cached.Run(150);
       uncached.Run(150);

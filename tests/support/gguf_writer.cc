@@ -1,10 +1,13 @@
 #include "tests/support/gguf_writer.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <string_view>
 
 #include "engine/base/check.h"
 #include "engine/formats/model_dir.h"
@@ -34,18 +37,25 @@ std::string FloatBytes(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// Offsets of the f16 numbers in a block.
-std::vector<int64_t> HalvesOf(Encoding encoding) {
-  switch (encoding) {
-    case Encoding::kQ4_0:
-    case Encoding::kQ5_0:
-    case Encoding::kQ8_0:
-      return {0};
-    case Encoding::kQ6_K:
-      return {208};
-    default:
-      return {0, 2};
-  }
+struct BlockType {
+  Encoding encoding;
+  uint32_t number;              // of the type in the format
+  std::vector<int64_t> halves;  // offsets of the f16 numbers in a block
+};
+const BlockType& TypeOf(Encoding encoding) {
+  static const std::vector<BlockType> types = {
+      {Encoding::kQ4_0, 2, {0}},     {Encoding::kQ4_1, 3, {0, 2}},  {Encoding::kQ5_0, 6, {0}},
+      {Encoding::kQ5_1, 7, {0, 2}},  {Encoding::kQ8_0, 8, {0}},     {Encoding::kQ2_K, 10, {80, 82}},
+      {Encoding::kQ3_K, 11, {108}},  {Encoding::kQ4_K, 12, {0, 2}}, {Encoding::kQ5_K, 13, {0, 2}},
+      {Encoding::kQ6_K, 14, {208}},  {Encoding::kIQ2_XXS, 16, {0}}, {Encoding::kIQ2_XS, 17, {0}},
+      {Encoding::kIQ3_XXS, 18, {0}}, {Encoding::kIQ1_S, 19, {0}},   {Encoding::kIQ4_NL, 20, {0}},
+      {Encoding::kIQ3_S, 21, {0}},   {Encoding::kIQ2_S, 22, {0}},   {Encoding::kIQ4_XS, 23, {0}},
+      {Encoding::kIQ1_M, 29, {54}},  // the upper nibbles of four words
+      {Encoding::kTQ1_0, 34, {52}},  {Encoding::kTQ2_0, 35, {64}},  {Encoding::kMXFP4, 39, {}}};
+  const auto found = std::find_if(types.begin(), types.end(),
+                                  [&](const BlockType& type) { return type.encoding == encoding; });
+  TANDEM_CHECK(found != types.end());
+  return *found;
 }
 
 }  // namespace
@@ -107,32 +117,12 @@ void GgufWriter::Write(const std::filesystem::path& path) const {
 }
 
 uint32_t GgufTypeOf(Encoding encoding) {
-  switch (encoding) {
-    case Encoding::kPlain:
-      return kGgufF32;
-    case Encoding::kQ4_0:
-      return 2;
-    case Encoding::kQ4_1:
-      return 3;
-    case Encoding::kQ5_0:
-      return 6;
-    case Encoding::kQ5_1:
-      return 7;
-    case Encoding::kQ8_0:
-      return 8;
-    case Encoding::kQ4_K:
-      return 12;
-    case Encoding::kQ5_K:
-      return 13;
-    case Encoding::kQ6_K:
-      return 14;
-  }
-  TANDEM_CHECK(false);
+  return encoding == Encoding::kPlain ? kGgufF32 : TypeOf(encoding).number;
 }
 
 std::string RandomBlocks(Encoding encoding, int64_t n_blocks) {
   const int64_t block = engine::EncodedBlockBytes(encoding);
-  const std::vector<int64_t> halves = HalvesOf(encoding);
+  const std::vector<int64_t>& halves = TypeOf(encoding).halves;
   uint64_t state = 1;
   std::string bytes;
   for (int64_t i = 0; i < n_blocks * block; ++i) {
@@ -141,6 +131,8 @@ std::string RandomBlocks(Encoding encoding, int64_t n_blocks) {
     for (const int64_t half : halves) {
       if (i % block == half + 1) byte &= 0xbb;  // below 2 in magnitude
     }
+    // The exponent of the scale.
+    if (encoding == Encoding::kMXFP4 && i % block == 0) byte = static_cast<uint8_t>(124 + byte % 4);
     bytes.push_back(static_cast<char>(byte));
   }
   return bytes;
@@ -340,6 +332,13 @@ void AddVocabulary(uint32_t size, GgufWriter& writer) {
 }
 
 }  // namespace
+
+bool CanConvertToGguf(const std::filesystem::path& model_dir) {
+  constexpr auto kTypes = std::to_array<std::string_view>(
+      {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2"});
+  const Json config = Json::parse(*engine::ModelDir::Open(model_dir).ReadText("config.json"));
+  return std::find(kTypes.begin(), kTypes.end(), config.value("model_type", "")) != kTypes.end();
+}
 
 GgufWriter ConvertToGguf(const std::filesystem::path& model_dir, const GgufModelOptions& options) {
   const engine::ModelDir dir = engine::ModelDir::Open(model_dir);

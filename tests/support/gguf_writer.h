@@ -60,9 +60,11 @@ struct GgufModelOptions {
   engine::Encoding matrices = engine::Encoding::kPlain;  // Q8_0, Q4_0: where rows allow it
   bool with_vocabulary = false;
 };
+// Whether ConvertToGguf knows the model's family.
+bool CanConvertToGguf(const std::filesystem::path& model_dir);
 // Converts a Hugging Face directory as llama.cpp's converter does. Values are f32 under GGUF names;
-// rows of q and k are in pairs, norms plus 1, GPT-2 matrices transposed. Supports the families that
-// engine/formats/gguf reads.
+// rows of q and k are in pairs, norms plus 1, GPT-2 matrices transposed.
+// REQUIRES: CanConvertToGguf(model_dir)
 GgufWriter ConvertToGguf(const std::filesystem::path& model_dir, const GgufModelOptions& options);
 
 }  // namespace tandem::tests

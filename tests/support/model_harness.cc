@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <system_error>
 
@@ -19,6 +20,7 @@ ModelHarness::ModelHarness(const std::filesystem::path& model_dir, const Options
           engine::ModelDir::Open(model_dir),
           {.dtype = options.dtype, .block = options.block, .cache_dir = options.cache_dir}, ops_)),
       kv_(engine::ModelRunner::KvShape(*model_, options.n_blocks)),
+      state_floats_(engine::ModelRunner::StateFloats(*model_)),
       blocks_(options.n_blocks),
       runner_(model_, ops_, options.max_rows, options.max_rows) {}
 
@@ -31,6 +33,7 @@ std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
   std::vector<int32_t> positions, logit_rows;
   std::vector<engine::AttentionSlice> slices;
   std::vector<const engine::Adapter*> adapters;
+  std::vector<engine::SliceState> states;
   for (const Part& part : parts) {
     Sequence& sequence = *part.sequence;
     const auto n_rows = static_cast<int64_t>(part.tokens.size());
@@ -41,6 +44,9 @@ std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
       sequence.blocks.push_back(allocation->block);
     }
     adapters.push_back(sequence.adapter);
+    // A fresh state is not zero: the first slice must not read it.
+    if (sequence.length == 0) sequence.state.assign(static_cast<size_t>(state_floats_), NAN);
+    states.push_back({.state = sequence.state.data()});
     slices.push_back({.first_row = static_cast<int64_t>(tokens.size()),
                       .n_rows = n_rows,
                       .first_position = sequence.length,
@@ -58,7 +64,8 @@ std::vector<float> ModelHarness::Step(std::vector<Part> parts, Rows rows) {
                                                          .positions = positions,
                                                          .slices = slices,
                                                          .logit_rows = logit_rows,
-                                                         .adapters = adapters},
+                                                         .adapters = adapters,
+                                                         .states = states},
                                                         kv_);
   return {logits.begin(), logits.end()};
 }

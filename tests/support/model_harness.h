@@ -12,6 +12,7 @@
 #include "engine/kernels/kernels.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_cache.h"
+#include "engine/kv/state_cache.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
@@ -36,6 +37,7 @@ class ModelHarness {
   struct Sequence {
     int64_t length = 0;
     std::vector<BlockId> blocks = {};
+    std::vector<float> state = {};  // of models with state; made by the first step
     const engine::Adapter* adapter = nullptr;
   };
   struct Part {
@@ -69,6 +71,7 @@ class ModelHarness {
   engine::OpsContext ops_;
   std::shared_ptr<const engine::Model> model_;
   engine::KvCache kv_;
+  const int64_t state_floats_;
   engine::BlockPool blocks_;
   engine::ModelRunner runner_;
   std::shared_ptr<const engine::Adapter> adapter_;

@@ -146,6 +146,17 @@ TEST_P(TrainingGolden, LossAndGradientsAreThoseOfTheReference) {
                });
 }
 
+// A bias of keys does not change a softmax in dimensions without rope. Its gradient there is
+// rounding noise, of which Adam makes whole steps.
+void LeaveOutSymmetries(const std::vector<float>& gradients, const std::vector<float>& theirs,
+                        std::vector<float>& ours) {
+  float largest = 0;
+  for (const float gradient : gradients) largest = std::max(largest, std::abs(gradient));
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (std::abs(gradients[i]) <= 1e-9f * largest) ours[i] = theirs[i];
+  }
+}
+
 TEST_P(TrainingGolden, ThreeAdamWStepsEndWhereTheReferenceDoes) {
   ForEachTable(
       engine::DType::kF32, [](Trainer& trainer, const Golden& golden, const MicroBatch& batch) {
@@ -162,6 +173,7 @@ TEST_P(TrainingGolden, ThreeAdamWStepsEndWhereTheReferenceDoes) {
         EXPECT_NEAR(trainer.Evaluate({&batch, 1}).loss, t.losses[3], 1e-4 * t.losses[3]);
 
         const engine::SafetensorsFile after = tests::OpenGoldenTensors(golden, "adamw_3steps");
+        const engine::SafetensorsFile gradients = tests::OpenGoldenTensors(golden, "gradients");
         const std::set<std::string> zero(t.zero_gradient_parameters.begin(),
                                          t.zero_gradient_parameters.end());
         for (size_t i = 0; i < parameters.size(); ++i) {
@@ -169,12 +181,7 @@ TEST_P(TrainingGolden, ThreeAdamWStepsEndWhereTheReferenceDoes) {
           if (zero.contains(spec.name)) continue;  // Adam makes steps of rounding noise
           std::vector<float> ours = parameters.Master(i);
           const std::vector<float> theirs = InOurLayout(after, spec);
-          if (spec.name.ends_with("attn.c_attn.bias")) {
-            // The middle third is the bias of the keys: its gradient is rounding noise, too.
-            const size_t third = ours.size() / 3;
-            std::copy_n(theirs.begin() + static_cast<ptrdiff_t>(third), third,
-                        ours.begin() + static_cast<ptrdiff_t>(third));
-          }
+          if (!spec.decays) LeaveOutSymmetries(InOurLayout(gradients, spec), theirs, ours);
           EXPECT_LE(L2Difference(ours, theirs), 1e-2 * L2Difference(theirs, start[i])) << spec.name;
         }
       });

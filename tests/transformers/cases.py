@@ -1,21 +1,26 @@
-"""Random models of odd shapes, one function per case: a transformers configuration."""
+"""Random models of odd shapes, one function per case: a transformers configuration.
 
+A module `cases_*.py` adds models. It may define
+  CASES   {name: () -> configuration}, compared by compare.py and exports.py;
+  INIT    {model type: (name, parameter or buffer) -> whether it filled it with random numbers};
+  OLDER   {model type: config.json with older keys -> the same with this model's own older keys};
+  KINDS   {model type: the class to build}, where it is not AutoModelForCausalLM;
+  PUBLISH {case: (config.json -> config.json, tensors -> tensors)}, for models that transformers knows as another one;
+  REFUSALS {(form, beginning of a case): words of the message}, for conversions in exports.py that are refused;
+  GOLDEN  {folder: shapes.Golden}, for golden.py.
+"""
+
+import importlib
+import json
 import math
+import pathlib
+import zlib
 
 import torch
 import transformers as tf
+from safetensors.torch import load_file, save_file
 
-# Sizes that are not multiples of a vector, a block or 16; the context is longer than every window.
-ODD = {"vocab_size": 1003, "max_position_embeddings": 256, "bos_token_id": 1, "eos_token_id": 2,
-       "pad_token_id": None}
-LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
-               "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
-YARN = {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 64}
-
-
-def decoder(kind, **fields):
-    return kind(**{**ODD, "num_hidden_layers": 4, **fields})
-
+from shapes import LLAMA3_ROPE, ODD, YARN, decoder
 
 CASES = {
     "llama-3 untied, 6:2 heads of 20, llama3 rope": lambda: decoder(
@@ -74,27 +79,92 @@ CASES = {
 }
 
 
-def build(config, seed):
+INIT, OLDER, PUBLISH, REFUSALS, GOLDEN, SERVE = {}, {}, {}, {}, {}, {}
+KINDS = {"gemma3": tf.Gemma3ForConditionalGeneration}
+# Models that only transformers 5 has: their config.json has one spelling of ropes.
+ONE_SPELLING = ("ministral3",)
+# Norms whose scale is stored minus 1.
+ZERO_CENTRED = ("gemma", "nemotron", "qwen3_next", "qwen3_5")
+
+
+def seed_of(name, seed):
+    """A seed that other cases do not change."""
+    return seed + zlib.crc32(name.encode()) % 100000
+
+
+def kind_of(config):
+    """The class of a configuration's model."""
+    return KINDS.get(config.model_type, tf.AutoModelForCausalLM)
+
+
+def fill_vector(name, weight, model_type):
+    if name.endswith("A_log"):
+        weight.copy_(torch.log(1 + 7 * torch.rand_like(weight)))
+    elif name.endswith("dt_bias"):
+        weight.copy_(torch.log(torch.expm1(0.02 + 0.3 * torch.rand_like(weight))))
+    elif name.endswith("sinks"):
+        weight.copy_(torch.randn_like(weight))
+    else:
+        is_scale = name.endswith(("weight", ".D", "layer_scalar")) and not model_type.startswith(ZERO_CENTRED)
+        weight.copy_((1.0 if is_scale else 0.0) + 0.2 * torch.randn_like(weight))
+
+
+def fill_matrix(name, weight, model_type, spread):
+    leaf = name.split(".")[-2] if name.endswith((".weight", ".bias")) else name.split(".")[-1]
+    if "embed" in name or leaf in ("wte", "wpe", "word_embeddings"):
+        weight.copy_(0.3 * torch.randn_like(weight))
+    elif "norm" in leaf:  # one scale for each head
+        weight.copy_(1 + 0.2 * torch.randn_like(weight))
+    elif name.endswith("bias"):  # of experts
+        weight.copy_(0.2 * torch.randn_like(weight))
+    elif "conv" in leaf:
+        weight.copy_(torch.randn_like(weight) / math.sqrt(weight.shape[-1]))
+    else:
+        # GPT-2 stores [in, out]; experts are [expert, out, in].
+        inputs = weight.shape[0] if model_type == "gpt2" else weight.shape[-1]
+        # Clear leads of the chosen experts.
+        lead = 2 if leaf in ("router", "gate") else 1
+        weight.copy_(torch.randn_like(weight) * lead * spread * 1.3 / math.sqrt(inputs))
+
+
+def build(config, seed, spread=1.0):
     """A model whose weights are large enough that every part affects the logits."""
     config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
     torch.manual_seed(seed)
-    kind = tf.Gemma3ForConditionalGeneration if config.model_type == "gemma3" else tf.AutoModelForCausalLM
-    model = (kind(config) if kind is tf.Gemma3ForConditionalGeneration
-             else kind.from_config(config, dtype=torch.float32)).float()
+    kind = kind_of(config)
+    model = kind.from_config(config, dtype=torch.float32) if kind is tf.AutoModelForCausalLM else kind(config)
+    model = model.float()
+    model_type = (getattr(config, "text_config", None) or config).model_type
+    fill = INIT.get(config.model_type, lambda name, weight: False)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() < 2:
-                base = 1.0 if name.endswith("weight") and not config.model_type.startswith("gemma") else 0.0
-                weight.copy_(base + 0.2 * torch.randn_like(weight))
-            elif "vision" in name:
+            if fill(name, weight) or ("vision" in name and weight.dim() >= 2):
                 continue
-            elif "embed" in name or "wte" in name or "wpe" in name:
-                weight.copy_(0.3 * torch.randn_like(weight))
+            if weight.dim() < 2:
+                fill_vector(name, weight, model_type)
             else:
-                # GPT-2 stores [in, out].
-                inputs = weight.shape[0] if config.model_type == "gpt2" else weight.shape[1]
-                weight.copy_(torch.randn_like(weight) * 1.3 / math.sqrt(inputs))
+                fill_matrix(name, weight, model_type, spread)
+        for name, buffer in model.named_buffers():
+            if not fill(name, buffer) and name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn_like(buffer))
     return model.eval()
+
+
+def save(name, model, folder, max_shard_size):
+    """Saves a model as it is published; returns the config.json as saved and with older keys."""
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    config = json.loads((folder / "config.json").read_text())
+    publish_config, publish_tensors = PUBLISH.get(name, (lambda given: given, None))
+    if publish_tensors is not None:
+        for path in folder.glob("*.safetensors"):
+            save_file(publish_tensors(load_file(path)), path, metadata={"format": "pt"})
+        index = folder / "model.safetensors.index.json"
+        if index.exists():
+            content = json.loads(index.read_text())
+            content["weight_map"] = publish_tensors(content["weight_map"])
+            index.write_text(json.dumps(content))
+    return publish_config(config), publish_config(older(config))
 
 
 def older(config):
@@ -105,7 +175,7 @@ def older(config):
     if "dtype" in out:
         out["torch_dtype"] = out.pop("dtype")
     out.pop("pad_token_id", None)
-    rope = out.pop("rope_parameters", None)
+    rope = None if out.get("model_type") in ONE_SPELLING else out.pop("rope_parameters", None)
     if rope and "full_attention" in rope:
         full, sliding = rope["full_attention"], rope.get("sliding_attention", {})
         out["rope_local_base_freq"] = sliding.get("rope_theta", 10000.0)
@@ -113,6 +183,8 @@ def older(config):
     if rope:
         rope = dict(rope)
         out["rope_theta"] = rope.pop("rope_theta")
+        if "partial_rotary_factor" in rope:
+            out["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         out["rope_scaling"] = rope if rope.get("rope_type") != "default" else None
     types = out.get("layer_types")
     if types and out["model_type"] == "gemma2":
@@ -122,4 +194,13 @@ def older(config):
         out["sliding_window_pattern"] = 6
     if types and out["model_type"] in ("qwen2", "qwen3", "llama", "mistral"):
         out.pop("layer_types")
-    return out
+    return OLDER.get(out.get("model_type"), lambda config: config)(out)
+
+
+for path in sorted(pathlib.Path(__file__).parent.glob("cases_*.py")):
+    module = importlib.import_module(path.stem)
+    for table, part in ((CASES, "CASES"), (INIT, "INIT"), (OLDER, "OLDER"), (KINDS, "KINDS"), (PUBLISH, "PUBLISH"),
+                        (REFUSALS, "REFUSALS"), (GOLDEN, "GOLDEN"), (SERVE, "SERVE")):
+        entries = getattr(module, part, {})
+        assert not table.keys() & entries.keys(), f"{path.name} names {table.keys() & entries.keys()} again"
+        table.update(entries)

@@ -10,6 +10,7 @@
 #include "engine/base/edit_distance.h"
 #include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
+#include "engine/model/families/expert_parts.h"
 #include "engine/sampling/philox.h"
 #include "training/lora/module_names.h"
 #include "training/lora/name_pattern.h"
@@ -27,17 +28,20 @@ bool IsConv(const engine::WeightSpec& spec) {
 // Compares an expression of lora.module_path with every name of a module.
 class Matcher {
  public:
-  Matcher(const std::string& expression, bool full_match, const engine::FamilySpec& family)
+  Matcher(const std::string& expression, bool full_match, const engine::FamilySpec& family,
+          const engine::ModelConfig& config)
       : matches_all_(expression.empty()),
         full_match_(full_match),
         family_(family),
+        n_dense_layers_(engine::FirstExpertLayer(config)),
         pattern_("lora.module_path", expression) {}
-  Matcher(const LoraOptions& options, const engine::FamilySpec& family)
-      : Matcher(options.module_path, options.full_match, family) {}
+  Matcher(const LoraOptions& options, const engine::FamilySpec& family,
+          const engine::ModelConfig& config)
+      : Matcher(options.module_path, options.full_match, family, config) {}
 
   bool Matches(const std::string& path) const {
     if (matches_all_) return true;
-    const std::vector<std::string> names = NamesOfModule(family_, path);
+    const std::vector<std::string> names = NamesOfModule(family_, path, n_dense_layers_);
     return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return full_match_ ? pattern_.IsAllOf(name) : pattern_.IsIn(name);
     });
@@ -52,6 +56,7 @@ class Matcher {
   const bool matches_all_;
   const bool full_match_;
   const engine::FamilySpec& family_;
+  const int64_t n_dense_layers_;
   const NamePattern pattern_;
 };
 
@@ -116,10 +121,11 @@ std::string WithoutSigns(const std::string& expression) {
 
 // The end of a sentence about an alternative without a match: a suggestion.
 std::string MeantBy(const std::string& branch, const std::string& alone, const LoraOptions& options,
-                    const engine::FamilySpec& family, const std::vector<std::string>& paths,
+                    const engine::FamilySpec& family, const engine::ModelConfig& config,
+                    const std::vector<std::string>& paths,
                     const std::vector<std::string>& nearest) {
   if (options.full_match) {
-    if (const int64_t n = Matcher(alone, false, family).Count(paths); n > 0) {
+    if (const int64_t n = Matcher(alone, false, family, config).Count(paths); n > 0) {
       const bool is_whole = branch == alone;
       return " as its whole path (lora.match: full), but " + Layers(n) +
              " as a part of it: " + (is_whole ? "write \"" + branch + ".*\" or set" : "set") +
@@ -148,7 +154,7 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
   for (const PatternBranch& branch : BranchesOf(options.module_path)) {
     if (branch.last <= dead_until) continue;
     const std::string text = options.module_path.substr(branch.first, branch.last - branch.first);
-    const Matcher matcher(branch.alone, options.full_match, family);
+    const Matcher matcher(branch.alone, options.full_match, family, config);
     // An alternative that matches embeddings or the head is not unmatched; TargetsPassedOver
     // reports it.
     if (matcher.Count(matrices) > 0) {
@@ -157,7 +163,7 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
     }
     dead_until = branch.last;
     unmatched.push_back("\"" + text + "\" matches no linear layer" +
-                        MeantBy(text, branch.alone, options, family, paths,
+                        MeantBy(text, branch.alone, options, family, config, paths,
                                 NearestNames(WithoutSigns(text), specs, linear)));
   }
   if (!unmatched.empty()) unmatched.insert(unmatched.end(), others.begin(), others.end());
@@ -185,10 +191,12 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
   const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
-  const Matcher matcher(options, family);
+  const Matcher matcher(options, family, config);
+  const std::vector<bool> router = engine::RouterWeights(family, config, specs);
   std::vector<LoraTarget> targets;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!linear[i] || !matcher.Matches(engine::ModulePath(specs[i]))) continue;
+    if (router[i] && options.module_path.empty()) continue;  // only an expression adapts routers
     targets.push_back({static_cast<int32_t>(i), options.rank, scale});
   }
   if (!targets.empty()) {
@@ -208,7 +216,7 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   }
   throw Error(ErrorCode::kInvalidArgument,
               "lora.module_path: \"" + options.module_path + "\" matches no linear layer" +
-                  MeantBy(options.module_path, options.module_path, options, family, paths,
+                  MeantBy(options.module_path, options.module_path, options, family, config, paths,
                           NearestNames(WithoutSigns(options.module_path), specs, linear)));
 }
 
@@ -219,7 +227,7 @@ std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
   if (options.module_path.empty()) return names;
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
-  const Matcher matcher(options, family);
+  const Matcher matcher(options, family, config);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = engine::ModulePath(specs[i]);
     const bool matrix = specs[i].kind != engine::WeightKind::kVector;

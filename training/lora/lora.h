@@ -14,7 +14,7 @@ namespace tandem::training {
 // The linear layers that get an adapter: lora.module_path matches one of their names
 // (module_names.h). Throws kInvalidArgument naming the key and the nearest names when the
 // expression is invalid or matches no linear layer. With lora.unmatched error, every alternative
-// must match.
+// must match. Without an expression: all but the head and the routers of experts.
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::FamilySpec& family,
                                           const engine::ModelConfig& config);

@@ -34,7 +34,7 @@ struct LoraOptions {
   double alpha = 32;             // A x is multiplied by alpha / rank
   bool rank_stabilized = false;  // by alpha / sqrt(rank) instead
   // Regular expression on the paths of linear layers ("model.layers.0.mlp.up_proj"). Empty: all but
-  // the head.
+  // the head and the routers of experts.
   std::string module_path;
   bool full_match = false;  // match the whole path instead of a part
   Unmatched unmatched = Unmatched::kError;

@@ -3,6 +3,9 @@
 // The forward is serving's: each segment's keys and values go into KV blocks of their own, at
 // positions counted from the segment's start, and engine::Attention computes the rest.
 //
+// A sink enters the backward pass through lse alone. rowsum(dO O) stays the sum of P dP, since a
+// sink has no value.
+//
 // The backward is algorithm 2 of FlashAttention-2 (Dao, 2023) without the online part, because the
 // forward's lse is known. It consists of small matrix products per (segment, KV head), one query
 // block after the other, all through the table's matmul kernel:
@@ -15,6 +18,7 @@
 #include "training/ops/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -103,7 +107,7 @@ class Carver {
 template <class T>
 struct BackwardBuffers {
   T* key_panels;         // [keys/16][dim/pair][16][pair]: lanes = keys
-  T* value_panels;       // the same for V
+  T* value_panels;       // the same for V, with its own dim, as dv and dout
   T* key_columns;        // per chunk [dim/16][chunk/pair][16][pair]: lanes = dims
   float* dk_transposed;  // [dim, keys]
   float* dv_transposed;
@@ -121,18 +125,22 @@ struct BackwardBuffers {
   int64_t* first_key;
   int64_t* last_key;
 
-  BackwardBuffers(Carver& carver, int64_t keys, int64_t dim, int64_t padded_dim) {
+  BackwardBuffers(Carver& carver, int64_t keys, const AttentionSpec& spec) {
+    const int64_t dim = spec.head_dim;
+    const int64_t value_dim = spec.value_dim();
+    const int64_t padded_dim = RoundUp(dim, kPair<T>);
+    const int64_t padded_value_dim = RoundUp(value_dim, kPair<T>);
     const int64_t dim_lanes = RoundUp(dim, kLanes);
     const int64_t chunked_keys = RoundUp(keys, kKeyTile);
     key_panels = carver.Take<T>(keys * padded_dim);
-    value_panels = carver.Take<T>(keys * padded_dim);
+    value_panels = carver.Take<T>(keys * padded_value_dim);
     key_columns = carver.Take<T>(chunked_keys * dim_lanes);
     dk_transposed = carver.Take<float>(dim * keys);
-    dv_transposed = carver.Take<float>(dim * keys);
+    dv_transposed = carver.Take<float>(value_dim * keys);
     q_rows = carver.Take<T>(kQueryBlock * padded_dim);
-    dout_rows = carver.Take<T>(kQueryBlock * padded_dim);
+    dout_rows = carver.Take<T>(kQueryBlock * padded_value_dim);
     q_transposed = carver.Take<T>(dim * kQueryBlock);
-    dout_transposed = carver.Take<T>(dim * kQueryBlock);
+    dout_transposed = carver.Take<T>(value_dim * kQueryBlock);
     scores = carver.Take<float>(kQueryBlock * keys);
     dp = carver.Take<float>(kQueryBlock * keys);
     p_panels = carver.Take<T>(kQueryBlock * keys);
@@ -146,9 +154,9 @@ struct BackwardBuffers {
 };
 
 template <class T>
-size_t BackwardBytes(int64_t segment_rows, int64_t dim) {
+size_t BackwardBytes(int64_t segment_rows, const AttentionSpec& spec) {
   Carver counter(nullptr);
-  BackwardBuffers<T>(counter, RoundUp(segment_rows, kLanes), dim, RoundUp(dim, kPair<T>));
+  BackwardBuffers<T>(counter, RoundUp(segment_rows, kLanes), spec);
   return counter.used();
 }
 
@@ -172,15 +180,16 @@ struct BackwardTask {
 
   void Run(const Segment& segment, int64_t kv_head, int worker) const {
     const int64_t dim = spec.head_dim;
+    const int64_t value_dim = spec.value_dim();
     const int64_t padded_dim = RoundUp(dim, kPair<T>);
     const int64_t keys = RoundUp(segment.n_rows, kLanes);
-    Carver carver(ops.WorkerScratch(worker, BackwardBytes<T>(segment.n_rows, dim)));
-    const BackwardBuffers<T> b(carver, keys, dim, padded_dim);
+    Carver carver(ops.WorkerScratch(worker, BackwardBytes<T>(segment.n_rows, spec)));
+    const BackwardBuffers<T> b(carver, keys, spec);
 
     const T* key_rows = Row(k, segment.first_row, kv_head * dim);
     PackRows(key_rows, k.stride, segment.n_rows, dim, padded_dim, b.key_panels);
-    PackRows(Row(v, segment.first_row, kv_head * dim), v.stride, segment.n_rows, dim, padded_dim,
-             b.value_panels);
+    PackRows(Row(v, segment.first_row, kv_head * value_dim), v.stride, segment.n_rows, value_dim,
+             RoundUp(value_dim, kPair<T>), b.value_panels);
     const int64_t dim_lanes = RoundUp(dim, kLanes);
     for (int64_t first = 0; first < segment.n_rows; first += kKeyTile) {
       ops.kernels().typed<T>().pack_rows({.x = key_rows + first * k.stride,
@@ -190,7 +199,7 @@ struct BackwardTask {
                                           .out = b.key_columns + first * dim_lanes});
     }
     std::memset(b.dk_transposed, 0, static_cast<size_t>(dim * keys) * sizeof(float));
-    std::memset(b.dv_transposed, 0, static_cast<size_t>(dim * keys) * sizeof(float));
+    std::memset(b.dv_transposed, 0, static_cast<size_t>(value_dim * keys) * sizeof(float));
 
     const int64_t group = spec.n_heads / spec.n_kv_heads;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
@@ -198,13 +207,12 @@ struct BackwardTask {
         RunQueryBlock(segment, head, first, keys, b);
       }
     }
-    AddTransposed(b.dk_transposed, keys, segment, kv_head, dk);
-    AddTransposed(b.dv_transposed, keys, segment, kv_head, dv);
+    AddTransposed(b.dk_transposed, keys, segment, kv_head, dim, dk);
+    AddTransposed(b.dv_transposed, keys, segment, kv_head, value_dim, dv);
   }
 
   void AddTransposed(const float* x, int64_t keys, const Segment& segment, int64_t kv_head,
-                     float* into) const {
-    const int64_t dim = spec.head_dim;
+                     int64_t dim, float* into) const {
     const int64_t ld = spec.n_kv_heads * dim;
     for (int64_t row = 0; row < segment.n_rows; ++row) {
       float* to = into + (segment.first_row + row) * ld + kv_head * dim;
@@ -212,37 +220,45 @@ struct BackwardTask {
     }
   }
 
+  // The first key that the row at this position sees.
+  int64_t FirstKey(int64_t position) const {
+    if (spec.chunk > 0) return position / spec.chunk * spec.chunk;
+    return spec.window > 0 ? std::max<int64_t>(0, position - spec.window + 1) : 0;
+  }
+
   void RunQueryBlock(const Segment& segment, int64_t head, int64_t first, int64_t keys,
                      const BackwardBuffers<T>& b) const {
     const int64_t dim = spec.head_dim;
+    const int64_t value_dim = spec.value_dim();
     const int64_t padded_dim = RoundUp(dim, kPair<T>);
+    const int64_t padded_value_dim = RoundUp(value_dim, kPair<T>);
     const int64_t rows = std::min(kQueryBlock, segment.n_rows - first);
     const int64_t padded_rows = RoundUp<int64_t>(rows, 2);
     // Causal attention needs no later keys, and no keys before the first row's window. Products
     // start at `start`, in whole chunks: the skipped keys would add zeros.
-    const int64_t first_seen = spec.window > 0 ? std::max<int64_t>(0, first - spec.window + 1) : 0;
-    const int64_t start = first_seen / kKeyTile * kKeyTile;
+    const int64_t start = FirstKey(first) / kKeyTile * kKeyTile;
     const int64_t n_keys = RoundUp(first + rows, kLanes) - start;
-    const int64_t ld_out = spec.n_heads * dim;
+    const int64_t ld_out = spec.n_heads * value_dim;
     const auto& kernels = ops.kernels().typed<T>();
     const auto& gradients = engine::TrainingKernels(ops.kernels());
 
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t row = segment.first_row + first + r;
       const T* q_from = Row(q, row, head * dim);
-      const T* out_from = Row(out, row, head * dim);
-      const float* dout_from = dout + row * ld_out + head * dim;
+      const T* out_from = Row(out, row, head * value_dim);
+      const float* dout_from = dout + row * ld_out + head * value_dim;
       float out_row[512];
-      TANDEM_DCHECK(dim <= 512);
+      TANDEM_DCHECK(value_dim <= 512);
       for (int64_t i = 0; i < padded_dim; ++i) {
         b.q_rows[r * padded_dim + i] = i < dim ? q_from[i] : T{};
-        b.dout_rows[r * padded_dim + i] = i < dim ? FromFloat<T>(dout_from[i]) : T{};
       }
-      for (int64_t i = 0; i < dim; ++i) out_row[i] = AsFloat(out_from[i]);
-      b.delta[r] = gradients.dot(dout_from, out_row, dim);
+      for (int64_t i = 0; i < padded_value_dim; ++i) {
+        b.dout_rows[r * padded_value_dim + i] = i < value_dim ? FromFloat<T>(dout_from[i]) : T{};
+      }
+      for (int64_t i = 0; i < value_dim; ++i) out_row[i] = AsFloat(out_from[i]);
+      b.delta[r] = gradients.dot(dout_from, out_row, value_dim);
       b.last_key[r] = first + r - start;
-      b.first_key[r] =
-          spec.window > 0 ? std::max<int64_t>(0, first + r - spec.window + 1) - start : 0;
+      b.first_key[r] = FirstKey(first + r) - start;
     }
     kernels.transpose_rows({.x = b.q_rows,
                             .ldx = padded_dim,
@@ -251,16 +267,17 @@ struct BackwardTask {
                             .out = b.q_transposed,
                             .ldout = padded_rows});
     kernels.transpose_rows({.x = b.dout_rows,
-                            .ldx = padded_dim,
+                            .ldx = padded_value_dim,
                             .rows = rows,
-                            .cols = dim,
+                            .cols = value_dim,
                             .out = b.dout_transposed,
                             .ldout = padded_rows});
 
     kernels.matmul(Product(b.q_rows, padded_dim, rows, b.key_panels + start * padded_dim, n_keys,
                            padded_dim, b.scores, keys, false));
-    kernels.matmul(Product(b.dout_rows, padded_dim, rows, b.value_panels + start * padded_dim,
-                           n_keys, padded_dim, b.dp, keys, false));
+    kernels.matmul(Product(b.dout_rows, padded_value_dim, rows,
+                           b.value_panels + start * padded_value_dim, n_keys, padded_value_dim,
+                           b.dp, keys, false));
     RunGradient(gradients, {.scores = b.scores,
                             .dp = b.dp,
                             .ld = keys,
@@ -277,8 +294,8 @@ struct BackwardTask {
                             .p_panels = b.p_panels,
                             .ds_panels = b.ds_panels,
                             .ds_rows = b.ds_rows});
-    kernels.matmul(Product(b.dout_transposed, padded_rows, dim, b.p_panels, n_keys, padded_rows,
-                           b.dv_transposed + start, keys, true));
+    kernels.matmul(Product(b.dout_transposed, padded_rows, value_dim, b.p_panels, n_keys,
+                           padded_rows, b.dv_transposed + start, keys, true));
     kernels.matmul(Product(b.q_transposed, padded_rows, dim, b.ds_panels, n_keys, padded_rows,
                            b.dk_transposed + start, keys, true));
     // dQ: chunks of keys, in order.
@@ -304,7 +321,7 @@ struct BackwardTask {
       }
     }
     for (int64_t r = 0; r < rows; ++r) {
-      float* to = dq + (segment.first_row + first + r) * ld_out + head * dim;
+      float* to = dq + ((segment.first_row + first + r) * spec.n_heads + head) * dim;
       for (int64_t i = 0; i < dim; ++i) to[i] += b.dq_block[r * dim + i];
     }
   }
@@ -335,8 +352,9 @@ void RunBackward(const BackwardTask<T>& task, std::span<const Segment> segments)
       });
 }
 
-int64_t KvBytes(const AttentionSpec& spec, DType dtype, int64_t n_blocks) {
-  return n_blocks * spec.n_kv_heads * engine::KvHeadBlockBytes(dtype, spec.head_dim);
+// Keys (or values) of all heads, `dim` wide, in `n_blocks` blocks.
+int64_t KvBytes(const AttentionSpec& spec, DType dtype, int64_t dim, int64_t n_blocks) {
+  return RoundUp<int64_t>(n_blocks * spec.n_kv_heads * engine::KvHeadBlockBytes(dtype, dim), 64);
 }
 
 }  // namespace
@@ -344,12 +362,13 @@ int64_t KvBytes(const AttentionSpec& spec, DType dtype, int64_t n_blocks) {
 int64_t AttentionScratchBytes(const AttentionSpec& spec, DType dtype, int64_t rows,
                               int64_t n_segments) {
   const int64_t n_blocks = rows / engine::kTokensPerBlock + n_segments;
-  return 2 * RoundUp<int64_t>(KvBytes(spec, dtype, n_blocks), 64);
+  return KvBytes(spec, dtype, spec.head_dim, n_blocks) +
+         KvBytes(spec, dtype, spec.value_dim(), n_blocks);
 }
 
 void AttentionForward(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
                       const ConstMatrix& k, const ConstMatrix& v, std::span<const Segment> segments,
-                      std::byte* kv_scratch, const Matrix& out, float* lse) {
+                      std::byte* kv_scratch, const Matrix& out, float* lse, const float* sinks) {
   int64_t n_blocks = 0;
   for (const Segment& segment : segments) n_blocks += BlocksOf(segment);
   std::vector<BlockId> blocks(static_cast<size_t>(n_blocks));
@@ -365,33 +384,51 @@ void AttentionForward(OpsContext& ops, const AttentionSpec& spec, const ConstMat
                       .blocks = std::span(blocks).subspan(first_block, count)});
     first_block += count;
   }
-  const int64_t half = RoundUp<int64_t>(KvBytes(spec, k.dtype, n_blocks), 64);
   const engine::KvLayerView kv{
       .keys = kv_scratch,
-      .values = kv_scratch + half,
-      .block_stride_bytes = spec.n_kv_heads * engine::KvHeadBlockBytes(k.dtype, spec.head_dim),
+      .values = kv_scratch + KvBytes(spec, k.dtype, spec.head_dim, n_blocks),
+      .key_stride_bytes = spec.n_kv_heads * engine::KvHeadBlockBytes(k.dtype, spec.head_dim),
+      .value_stride_bytes = spec.n_kv_heads * engine::KvHeadBlockBytes(k.dtype, spec.value_dim()),
       .dtype = k.dtype};
   engine::WriteKv(ops, spec, k, v, slices, kv);
-  engine::Attention(ops, spec, q, slices, kv, out, lse);
+  engine::Attention(ops, spec, q, slices, kv, out, lse, sinks);
 }
 
 int64_t AttentionBackwardScratchBytes(const AttentionSpec& spec, DType dtype,
                                       int64_t segment_rows) {
-  return static_cast<int64_t>(dtype == DType::kBF16
-                                  ? BackwardBytes<Bf16>(segment_rows, spec.head_dim)
-                                  : BackwardBytes<float>(segment_rows, spec.head_dim));
+  return static_cast<int64_t>(dtype == DType::kBF16 ? BackwardBytes<Bf16>(segment_rows, spec)
+                                                    : BackwardBytes<float>(segment_rows, spec));
 }
 
 void AttentionBackward(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
                        const ConstMatrix& k, const ConstMatrix& v, const ConstMatrix& out,
                        const float* lse, const float* dout, std::span<const Segment> segments,
                        float* dq, float* dk, float* dv) {
-  TANDEM_CHECK(spec.head_dim <= 512);
+  TANDEM_CHECK(spec.value_dim() <= 512);
   if (q.dtype == DType::kBF16) {
     RunBackward(BackwardTask<Bf16>{ops, spec, q, k, v, out, lse, dout, dq, dk, dv}, segments);
   } else {
     RunBackward(BackwardTask<float>{ops, spec, q, k, v, out, lse, dout, dq, dk, dv}, segments);
   }
+}
+
+void SinkBackward(OpsContext& ops, const AttentionSpec& spec, const float* sinks,
+                  const ConstMatrix& out, const float* lse, const float* dout, float* dsinks) {
+  TANDEM_CHECK(spec.value_dim() <= 512);
+  const auto& gradients = engine::TrainingKernels(ops.kernels());
+  const int64_t dim = spec.value_dim();
+  ops.pool().ParallelFor(spec.n_heads, [&](int64_t head, int) {
+    float out_row[512];
+    for (int64_t row = 0; row < out.rows; ++row) {
+      for (int64_t i = 0; i < dim; ++i) {
+        const int64_t at = row * out.stride + head * dim + i;
+        out_row[i] = out.dtype == DType::kBF16 ? AsFloat(static_cast<const Bf16*>(out.data)[at])
+                                               : static_cast<const float*>(out.data)[at];
+      }
+      const float delta = gradients.dot(dout + (row * spec.n_heads + head) * dim, out_row, dim);
+      dsinks[head] -= std::exp(sinks[head] - lse[row * spec.n_heads + head]) * delta;
+    }
+  });
 }
 
 }  // namespace tandem::training

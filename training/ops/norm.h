@@ -11,7 +11,8 @@ namespace tandem::training {
 void RmsNormBackward(engine::OpsContext& ops, const float* x, const float* gamma, const float* rstd,
                      const float* dy, int64_t rows, int64_t cols, float* dx, float* dgamma);
 
-// Backward of engine::LayerNorm, summed the same way. `mean_rstd` [rows, 2] is the forward's.
+// Backward of engine::LayerNorm, summed the same way; gamma may be null. `mean_rstd` [rows, 2] is
+// the forward's.
 void LayerNormBackward(engine::OpsContext& ops, const float* x, const float* gamma,
                        const float* mean_rstd, const float* dy, int64_t rows, int64_t cols,
                        float* dx, float* dgamma, float* dbeta);

@@ -43,12 +43,14 @@ void RopeBackward(OpsContext& ops, const float* dy, std::span<const int32_t> pos
   const auto& kernels = engine::TrainingKernels(ops.kernels());
   const float* rotations = table.RowsOf(positions);
   OverRows(ops, rows, [&](int64_t row) {
-    const float* cos = rotations + positions[static_cast<size_t>(row)] * table.head_dim();
+    const float* cos = rotations + positions[static_cast<size_t>(row)] * table.rotary_dim();
     kernels.rope_backward({.dy = dy + row * cols,
                            .cos = cos,
-                           .sin = cos + table.head_dim() / 2,
+                           .sin = cos + table.rotary_dim() / 2,
                            .n_heads = cols / table.head_dim(),
                            .head_dim = table.head_dim(),
+                           .rotary_dim = table.rotary_dim(),
+                           .interleaved = table.interleaved(),
                            .dx = dx + row * cols});
   });
 }
@@ -77,6 +79,31 @@ void ActivateBackward(OpsContext& ops, const float* x, engine::Activation activa
                                .elements = count,
                                .activation = activation,
                                .dx = dx + first});
+  });
+}
+
+void MultiplyBackward(OpsContext& ops, const float* a, const float* b, const float* dy,
+                      int64_t elements, float* da, float* db) {
+  const auto& kernels = engine::TrainingKernels(ops.kernels());
+  OverElements(ops, elements, [&](int64_t first, int64_t count) {
+    kernels.accumulate_product(dy + first, b + first, count, da + first);
+    kernels.accumulate_product(dy + first, a + first, count, db + first);
+  });
+}
+
+void ClampBackward(OpsContext& ops, const float* x, float limit, const float* dy, int64_t elements,
+                   float* dx) {
+  const auto& kernels = engine::TrainingKernels(ops.kernels());
+  OverElements(ops, elements, [&](int64_t first, int64_t count) {
+    kernels.clamp_backward(x + first, limit, dy + first, count, dx + first);
+  });
+}
+
+void SigmoidBackward(OpsContext& ops, const float* y, const float* dy, int64_t elements,
+                     float* dx) {
+  const auto& kernels = engine::TrainingKernels(ops.kernels());
+  OverElements(ops, elements, [&](int64_t first, int64_t count) {
+    kernels.sigmoid_backward(y + first, dy + first, count, dx + first);
   });
 }
 
@@ -114,14 +141,15 @@ void ColumnSums(OpsContext& ops, const float* dy, int64_t rows, int64_t cols, fl
 }
 
 void EmbedBackward(OpsContext& ops, std::span<const TokenId> ids, const float* dy, int64_t cols,
-                   float* dtable) {
+                   int64_t n_rows, float* dtable) {
   const int64_t rows = static_cast<int64_t>(ids.size());
   if (rows == 0) return;
   // (id, row) in one integer: sorting groups equal ids and keeps their rows in order.
   uint64_t* order =
       reinterpret_cast<uint64_t*>(ops.SharedScratch(static_cast<size_t>(rows) * sizeof(uint64_t)));
   for (int64_t row = 0; row < rows; ++row) {
-    const auto id = static_cast<uint32_t>(ids[static_cast<size_t>(row)]);
+    const TokenId token = ids[static_cast<size_t>(row)];
+    const auto id = static_cast<uint32_t>(token < n_rows ? token : 0);
     order[row] = (uint64_t{id} << 32) | static_cast<uint64_t>(row);
   }
   std::sort(order, order + rows);

@@ -22,6 +22,16 @@ void GatedActivationBackward(engine::OpsContext& ops, const float* gate, const f
 void ActivateBackward(engine::OpsContext& ops, const float* x, engine::Activation activation,
                       const float* dy, int64_t elements, float* dx);
 
+// da += dy * b and db += dy * a, backward of y = a * b.
+void MultiplyBackward(engine::OpsContext& ops, const float* a, const float* b, const float* dy,
+                      int64_t elements, float* da, float* db);
+// Backward of engine::ClampRows; the limits themselves pass the gradient.
+void ClampBackward(engine::OpsContext& ops, const float* x, float limit, const float* dy,
+                   int64_t elements, float* dx);
+// Backward of engine::SigmoidRows, from its result y.
+void SigmoidBackward(engine::OpsContext& ops, const float* y, const float* dy, int64_t elements,
+                     float* dx);
+
 // into += from; into += factor * from.
 void Accumulate(engine::OpsContext& ops, const float* from, int64_t elements, float* into);
 void AccumulateScaled(engine::OpsContext& ops, const float* from, float factor, int64_t elements,
@@ -34,9 +44,9 @@ void AccumulateColumns(engine::OpsContext& ops, const float* from, int64_t rows,
 void ColumnSums(engine::OpsContext& ops, const float* dy, int64_t rows, int64_t cols, float* db);
 
 // dtable[ids[i], :] += dy[i, :]. Rows of equal id are added in order of i, whatever the number of
-// threads.
+// threads. Ids beyond the table's `n_rows` rows stand for row 0, as in engine::GatherRows.
 void EmbedBackward(engine::OpsContext& ops, std::span<const TokenId> ids, const float* dy,
-                   int64_t cols, float* dtable);
+                   int64_t cols, int64_t n_rows, float* dtable);
 
 // The origin of a row. Dropout decisions depend only on it and on DropoutKey, so that packing,
 // accumulation and recomputation cannot change them.

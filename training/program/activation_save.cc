@@ -24,6 +24,12 @@ std::string NameOf(const Node& node) {
       return name + "GELU";
     case engine::Activation::kRelu:
       return name + "ReLU";
+    case engine::Activation::kGelu:
+      return name + "exact GELU";
+    case engine::Activation::kRelu2:
+      return name + "squared ReLU";
+    case engine::Activation::kClampedSwiglu:
+      return "clamped SwiGLU";
   }
   return name;
 }
@@ -55,7 +61,12 @@ class Saver {
   void Drop() {
     for (const Node& node : p_->nodes) {
       if (!IsActivation(node)) continue;
-      for (const int32_t v : node.inputs) dropped_[v] = true;
+      for (const int32_t v : node.inputs) {
+        dropped_[v] = true;
+        // Columns of a fused product: without this the product would be kept instead.
+        const Node& producer = p_->nodes[p_->values[v].producer];
+        if (producer.op == OpKind::kColumns) dropped_[producer.inputs[0]] = true;
+      }
       for (const int32_t v : node.outputs) dropped_[v] = true;
     }
   }
@@ -77,9 +88,10 @@ class Saver {
   const Node* ReaderOf(const Node& node) const {
     for (const BackwardStep& step : p_->backward) {
       const Node& reader = p_->nodes[step.node];
-      const auto& inputs = reader.inputs;
-      const bool takes = std::find(inputs.begin(), inputs.end(), node.outputs[0]) != inputs.end();
-      if (takes && ReadsInputsBackward(*p_, reader)) return &reader;
+      for (size_t i = 0; i < reader.inputs.size(); ++i) {
+        const bool takes = reader.inputs[i] == node.outputs[0];
+        if (takes && ReadsInputBackward(*p_, reader, i)) return &reader;
+      }
     }
     return nullptr;
   }

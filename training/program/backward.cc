@@ -42,22 +42,25 @@ class BackwardPass {
   }
 
   bool TrainsAny(const Node& n) const {
-    return n.lora.a >= 0 || std::any_of(n.weights.begin(), n.weights.end(), [&](int32_t w) {
-             return static_cast<bool>(p_->trained[w]);
-           });
+    return n.lora.a >= 0 || !n.experts.lora.empty() ||
+           std::any_of(n.weights.begin(), n.weights.end(),
+                       [&](int32_t w) { return static_cast<bool>(p_->trained[w]); });
+  }
+
+  static bool CanOmitGradients(OpKind op) {
+    return op == OpKind::kLinear || op == OpKind::kExpertLinear || op == OpKind::kCombine ||
+           op == OpKind::kRound || op == OpKind::kAdd;
   }
 
   // A value needs a gradient when a trained weight lies before it. Most ops write the gradients of
   // all inputs at once and therefore need a buffer even for unread ones. Only linear layers,
-  // rounding and Add can omit one.
+  // experts, rounding and Add can omit one.
   void MarkNeeds() {
     for (const Node& n : p_->nodes) {
       bool needs = TrainsAny(n);
       for (const int32_t v : n.inputs) needs = needs || Needs(v);
       for (const int32_t v : n.outputs) p_->values[v].needs_gradient = needs;
-      if (!needs || n.op == OpKind::kLinear || n.op == OpKind::kRound || n.op == OpKind::kAdd) {
-        continue;
-      }
+      if (!needs || CanOmitGradients(n.op)) continue;
       for (const int32_t v : n.inputs) p_->values[v].needs_gradient = true;
     }
   }
@@ -149,7 +152,8 @@ class BackwardPass {
       for (size_t side = 0; side < n.inputs.size(); ++side) {
         const bool copy = n.op == OpKind::kAdd && copied_[i][side];
         step.copy.push_back(copy);
-        const bool writes = Needs(n.inputs[side]) && (n.op != OpKind::kAdd || copy);
+        const bool writes =
+            Needs(n.inputs[side]) && (n.op == OpKind::kAdd ? copy : PassesGradient(n, side));
         step.overwrite.push_back(writes && FirstWrite(n, n.inputs[side], &written, &step));
       }
       p_->backward.push_back(std::move(step));

@@ -30,23 +30,47 @@ class Chunker {
   }
 
  private:
-  // The nodes of a feed-forward layer: the products before an activation, the activation and the
-  // product after it. Empty when other nodes take part.
+  // The nodes of a feed-forward layer: the products before an activation (or one product and its
+  // columns), the activation and the product after it, with experts also their combination. Empty
+  // when other nodes take part.
   std::vector<int32_t> LayerAround(int32_t activation) const {
     std::vector<int32_t> layer;
     for (const int32_t v : p_->nodes[activation].inputs) layer.push_back(p_->values[v].producer);
+    const Node& first = p_->nodes[layer[0]];
+    const bool fused = first.op == OpKind::kColumns;
+    if (fused) {
+      const int32_t product = p_->values[first.inputs[0]].producer;
+      if (readers_[first.inputs[0]].size() != layer.size()) return {};
+      layer.insert(layer.begin(), product);
+    }
     layer.push_back(activation);
     const std::vector<int32_t>& after = readers_[p_->nodes[activation].outputs[0]];
     if (after.size() != 1) return {};
     layer.push_back(after[0]);
+    if (IsCombined(after[0])) layer.push_back(after[0] + 1);
     for (size_t i = 0; i < layer.size(); ++i) {
       const Node& node = p_->nodes[layer[i]];
       if (layer[i] != layer[0] + static_cast<int32_t>(i)) return {};
       if (layer[i] == activation) continue;
-      if (node.op != OpKind::kLinear) return {};
-      if (layer[i] < activation && readers_[node.outputs[0]].size() != 1) return {};
+      if (node.op == OpKind::kCombine && i + 1 == layer.size()) continue;
+      const bool is_product = fused && i == 0;
+      const bool is_slice = fused && !is_product && layer[i] < activation;
+      if (is_slice ? node.op != OpKind::kColumns
+                   : node.op != OpKind::kLinear && node.op != OpKind::kExpertLinear) {
+        return {};
+      }
+      if (is_product || layer[i] > activation) continue;
+      if (readers_[node.outputs[0]].size() != 1) return {};
     }
     return layer;
+  }
+
+  // Whether the next node combines this product, and nothing else reads it.
+  bool IsCombined(int32_t product) const {
+    if (p_->nodes[product].op == OpKind::kCrossEntropy) return false;
+    const std::vector<int32_t>& readers = readers_[p_->nodes[product].outputs[0]];
+    return readers.size() == 1 && readers[0] == product + 1 &&
+           p_->nodes[readers[0]].op == OpKind::kCombine;
   }
 
   void Cut(const std::vector<int32_t>& layer) {
@@ -56,19 +80,23 @@ class Chunker {
       for (const int32_t buffer :
            {node.forward_scratch, node.backward_scratch, node.lora.forward_scratch,
             node.lora.backward_scratch, node.lora.dropout_scratch}) {
-        Shorten(buffer);
+        Shorten(buffer, node);
       }
       if (i == layer.back()) continue;  // the layer's output has all rows
       Value& value = p_->values[node.outputs[0]];
       value.chunked = true;
-      Shorten(value.buffer);
+      Shorten(value.buffer, node);
     }
     ++n_chunked_;
   }
 
-  void Shorten(int32_t buffer) {
+  void Shorten(int32_t buffer, const Node& node) {
     if (buffer < 0) return;
     int64_t& bytes = p_->buffers[buffer].bytes;
+    if (node.op == OpKind::kExpertLinear && buffer == node.backward_scratch) {
+      bytes = ExpertBackwardBytes(*p_, node, chunk_rows_);
+      return;
+    }
     TANDEM_CHECK(bytes % p_->rows == 0);
     bytes = bytes / p_->rows * chunk_rows_;
   }

@@ -89,11 +89,12 @@ class Lifetimes {
   void Backward(const BackwardStep& backward, int32_t step) {
     const Node& node = p_->nodes[backward.node];
     const OpDescription& op = Describe(node.op);
-    const bool reads_inputs = ReadsInputsBackward(*p_, node);
     for (size_t side = 0; side < node.inputs.size(); ++side) {
       const Value& value = p_->values[node.inputs[side]];
-      if (reads_inputs) TouchRead(node.inputs[side], step);
-      if (node.op != OpKind::kAdd || backward.copy[side]) TouchRows(value, value.gradient, step);
+      if (ReadsInputBackward(*p_, node, side)) TouchRead(node.inputs[side], step);
+      const bool writes = node.op == OpKind::kAdd ? static_cast<bool>(backward.copy[side])
+                                                  : PassesGradient(node, side);
+      if (writes) TouchRows(value, value.gradient, step);
     }
     for (const int32_t v : node.outputs) {
       if (op.reads_outputs_backward) TouchRead(v, step);

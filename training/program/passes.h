@@ -18,8 +18,12 @@ void AppendBackward(Program* program);
 // the layer when a mask does not suffice, or when the model has no ReLU.
 std::vector<bool> SaveActivations(Program* program, ActivationSave save);
 
-// A decoder layer of a recorded forward: the nodes [first, last). `entry` is their only input from
-// outside.
+// For each value, whether several layers read it beside the residual stream: inputs of all layers
+// from before the first one, and keys and values that later layers share.
+std::vector<bool> FindShared(const Program& program);
+
+// A decoder layer of a recorded forward: the nodes [first, last). `entry` and shared values are
+// their only inputs from outside.
 struct Block {
   int32_t entry = -1;  // values
   int32_t exit = -1;   // the next layer's entry, or the input of the nodes after the layers
@@ -28,11 +32,11 @@ struct Block {
 };
 
 // Finds the layers in the graph. A layer begins at the last place before its attention where only
-// one value is still needed: the residual stream. The last layer ends at its last such Add. Empty
-// when the graph has no such places.
+// one value is still needed beside shared ones: the residual stream. The last layer ends at its
+// last such Add. Empty when the graph has no such places.
 std::vector<Block> FindBlocks(const Program& program);
 
-// For each value, whether the policy drops it. Not for kNone and kAuto.
+// For each value, whether the policy drops it; shared values stay. Not for kNone and kAuto.
 std::vector<bool> ChooseDropped(const Program& program, const RematOptions& options);
 
 // Inserts the steps that recompute dropped values. Each is placed right before the first backward

@@ -113,6 +113,7 @@ class Printer {
   }
 
   std::string Weights(const Node& node, bool trained_only = false) const {
+    if (node.op == OpKind::kExpertLinear) return Experts(node, trained_only);
     std::string text;
     for (const int32_t w : node.weights) {
       if (!trained_only || p_.trained[w]) text.append(" ").append(p_.weight_specs[w].name);
@@ -120,6 +121,23 @@ class Printer {
     for (const int32_t w : {node.lora.a, node.lora.b}) {
       if (w >= 0) text.append(" ").append(p_.weight_specs[w].name);
     }
+    return text;
+  }
+
+  // The first expert's weight and the number of experts.
+  std::string Experts(const Node& node, bool trained_only) const {
+    const auto end = node.weights.begin() + node.experts.n_experts;
+    const auto trained = std::count_if(node.weights.begin(), end,
+                                       [&](int32_t w) { return static_cast<bool>(p_.trained[w]); });
+    const int64_t count = trained_only ? trained : node.experts.n_experts;
+    std::string text;
+    if (count > 0) {
+      text =
+          " " + p_.weight_specs[node.weights[0]].name + " (" + std::to_string(count) + " experts)";
+    }
+    const auto adapted = std::count_if(node.experts.lora.begin(), node.experts.lora.end(),
+                                       [](const LoraNode& lora) { return lora.a >= 0; });
+    if (adapted > 0) text += " (" + std::to_string(adapted) + " adapters)";
     return text;
   }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/model/families/family.h"
+#include "training/ops/router_loss.h"
 #include "training/program/remat_options.h"
 
 namespace tandem::training {
@@ -27,10 +28,29 @@ enum class OpKind : uint8_t {
   kActivate,
   kColumns,
   kAdd,
+  kMul,
+  kSigmoid,
+  kClamp,
   kScale,
+  kSliceHeads,
+  kJoinHeads,
   kDropout,
-  kCrossEntropy,
+  kRoute,
+  kExpertLinear,
+  kCombine,
+  kCausalConv,
+  kGatedDelta,
+  kSelectiveScan,
+  kGate,
+  kScaleExperts,
+  kMix,
+  kMatchMagnitude,
+  kAboveCut,
+  kScaleColumns,
+  kSoftCap,
+  kCrossEntropy,  // the last
 };
+inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kCrossEntropy) + 1;
 
 // Bytes of the arena that live from one step to another. The lifetime pass sets the offset.
 struct Buffer {
@@ -75,6 +95,16 @@ struct LoraNode {
   int32_t dropout_scratch = -1;   // drop(x) again, then the f32 gradient through A
 };
 
+// The experts of a kExpertLinear. Its weights are n_experts matrices, then as many biases or none.
+struct ExpertsNode {
+  int64_t n_experts = 0;
+  int64_t top_k = 0;
+  // Each expert's adapter (a -1: none); empty: no expert has one. The node's `saved` holds h of
+  // every slot, [rows, top_k] rows of the largest rank.
+  std::vector<LoraNode> lora;
+  int64_t lora_rank = 0;  // the largest
+};
+
 struct Node {
   explicit Node(OpKind kind) : op(kind) {}
 
@@ -89,16 +119,25 @@ struct Node {
 
   float eps = 0;
   float rate = 0;
-  float factor = 0;    // kScale
+  float factor = 0;    // kScale; kClamp, kSoftCap: the limit; kMix: the offset of its weights;
+                       // kMatchMagnitude, kAboveCut: the number of the same argument
   float soft_cap = 0;  // kCrossEntropy
-  int64_t first = 0;   // kColumns
+  int64_t first = 0;   // kColumns, kSliceHeads, kMix
+  int64_t heads = 0;   // kSliceHeads, kJoinHeads
+  int64_t length = 0;  // kRmsNorm without a weight: columns of a run
   size_t rope = 0;     // table
   engine::Activation activation = engine::Activation::kSilu;
   ActivationSave save = ActivationSave::kPlain;  // kActivate: compressed forms have a mask in
                                                  // `saved`
   int32_t chunk = -1;  // nodes with the same number run together, chunk by chunk of rows
   engine::AttentionSpec attention;
-  LoraNode lora;  // kLinear
+  LoraNode lora;              // kLinear; kExpertLinear uses its dropout rate and scratch buffers
+  engine::RouterSpec router;  // kRoute
+  ExpertsNode experts;        // kExpertLinear
+  engine::ConvSpec conv;      // kCausalConv
+  engine::DeltaSpec delta;    // kGatedDelta
+  engine::ScanSpec scan;      // kSelectiveScan
+  engine::GateForm gate = engine::GateForm::kSigmoid;  // kGate
 };
 
 // One backward instruction: the backward of a node, or its forward again.
@@ -127,6 +166,7 @@ struct RecordOptions {
   // A and B of each target, in order.
   std::vector<LoraTarget> lora;
   RematOptions remat;
+  RouterLossOptions router_loss;
   float lora_dropout = 0;   // on the input of A, while training
   bool head_twice = false;  // training reweighs (executor.h): counted as computed twice
 };
@@ -149,6 +189,7 @@ struct Program {
   int64_t chunk_rows = 0;    // rows of a chunk; 0: no chunks
   int64_t packed_bytes = 0;  // upper bound of the packed ReLU results, outside the arena
   bool head_twice = false;
+  RouterLossOptions router_loss;
 
   int64_t forward_flops() const;
   int64_t training_flops() const;   // forward and backward of one micro-batch, without
@@ -195,8 +236,20 @@ struct OpDescription {
 };
 const OpDescription& Describe(OpKind op);
 
-// Whether the backward step of a node reads its inputs. A linear layer does only for weight
-// gradients and adapters; a ReLU with a mask does not.
-bool ReadsInputsBackward(const Program& program, const Node& node);
+// Whether the backward step of a node reads one of its inputs. A linear layer does only for weight
+// gradients and adapters; a ReLU with a mask does not. Experts always read their routing.
+bool ReadsInputBackward(const Program& program, const Node& node, size_t input);
+
+// Bytes of the backward scratch of a kExpertLinear over `rows` rows.
+int64_t ExpertBackwardBytes(const Program& program, const Node& node, int64_t rows);
+
+// Bytes per row of a kExpertLinear's dropout scratch: drop(x), then the f32 gradient through A.
+int64_t ExpertDropoutBytes(engine::DType dtype, int64_t cols);
+
+// Whether the backward step of a node writes the gradient of an input that has one. Experts pass
+// none to their routing, whose ids are constants.
+bool PassesGradient(const Node& node, size_t input);
+// Whether an op mixes rows of a sequence: attention, a convolution or a recurrence.
+bool MixesRows(OpKind op);
 
 }  // namespace tandem::training

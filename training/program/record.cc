@@ -3,9 +3,11 @@
 
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
+#include "engine/base/error.h"
 #include "engine/model/adapter.h"
 #include "engine/model/families/layer_ops.h"
 #include "training/ops/attention.h"
+#include "training/ops/experts.h"
 #include "training/program/passes.h"
 #include "training/program/program.h"
 
@@ -65,10 +67,23 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
-  Act LayerNorm(Act x, const Weight& gamma, const Weight& beta, float eps) override {
+  Act PlainRmsNorm(Act x, int64_t length, float eps) override {
+    TANDEM_CHECK(Cols(x) % length == 0);
+    Node node(OpKind::kRmsNorm);
+    node.inputs = {F32(x)};
+    node.eps = eps;
+    node.length = length;
+    node.saved =
+        NewBuffer("rstd", p_->rows * (Cols(x) / length) * static_cast<int64_t>(sizeof(float)));
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  Act LayerNorm(Act x, const Weight* gamma, const Weight* beta, float eps) override {
+    TANDEM_CHECK(gamma != nullptr || beta == nullptr);
     Node node(OpKind::kLayerNorm);
     node.inputs = {F32(x)};
-    node.weights = {gamma.index, beta.index};
+    if (gamma != nullptr) node.weights.push_back(gamma->index);
+    if (beta != nullptr) node.weights.push_back(beta->index);
     node.eps = eps;
     node.saved = NewBuffer("mean_rstd", p_->rows * 2 * sizeof(float));
     return Emit(std::move(node), DType::kF32, Cols(x));
@@ -86,21 +101,19 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), DType::kF32, w.spec->n);
   }
 
-  Act Rope(Act x, size_t table) override {
-    Node node(OpKind::kRope);
-    node.inputs = {F32(x)};
-    node.rope = table;
-    return Emit(std::move(node), p_->dtype, Cols(x));
-  }
+  Act Rope(Act x, size_t table) override { return Rotate(x, table, p_->dtype); }
+  Act RopeF32(Act x, size_t table) override { return Rotate(x, table, DType::kF32); }
 
-  Act Attention(Act q, Act k, Act v, const engine::AttentionSpec& spec, int64_t) override {
+  Act Attention(Act q, Act k, Act v, const engine::AttentionSpec& spec, int64_t,
+                const Weight* sinks) override {
     Node node(OpKind::kAttention);
     node.inputs = {Rounded(q), Rounded(k), Rounded(v)};
+    if (sinks != nullptr) node.weights = {sinks->index};
     node.attention = spec;
     node.saved = NewBuffer("lse", p_->rows * spec.n_heads * sizeof(float));
     node.forward_scratch =
         NewBuffer("kv blocks", AttentionScratchBytes(spec, p_->dtype, p_->rows, p_->max_segments));
-    return Emit(std::move(node), p_->dtype, spec.n_heads * spec.head_dim);
+    return Emit(std::move(node), p_->dtype, spec.n_heads * spec.value_dim());
   }
 
   Act GatedActivation(Act gate, Act up, engine::Activation activation) override {
@@ -118,25 +131,101 @@ class Recorder : public engine::LayerOps {
   }
 
   Act Columns(Act x, int64_t first, int64_t count) override {
-    TANDEM_CHECK(first >= 0 && first + count <= Cols(x));
-    Node node(OpKind::kColumns);
-    node.inputs = {F32(x)};
+    return Slice(x, first, count, p_->dtype);
+  }
+  Act ColumnsF32(Act x, int64_t first, int64_t count) override {
+    return Slice(x, first, count, DType::kF32);
+  }
+
+  Act Route(Act logits, const Weight* selection_bias, const engine::RouterSpec& spec) override {
+    TANDEM_CHECK(Cols(logits) == spec.n_experts);
+    Node node(OpKind::kRoute);
+    node.inputs = {F32(logits)};
+    if (selection_bias != nullptr) {
+      node.weights = {selection_bias->index};
+      p_->trained[selection_bias->index] = false;  // no gradient passes through a choice
+    }
+    node.router = spec;
+    return Emit(std::move(node), DType::kF32, 2 * spec.top_k);
+  }
+
+  Act ExpertLinear(Act x, Act routing, std::span<const Weight> experts,
+                   std::span<const Weight> biases) override {
+    const engine::WeightSpec& first = *experts.front().spec;
+    const int64_t top_k = Cols(routing) / 2;
+    TANDEM_CHECK(Cols(x) == first.k || Cols(x) == top_k * first.k);
+    Node node(OpKind::kExpertLinear);
+    node.inputs = {Rounded(x), F32(routing)};
+    for (const Weight& w : experts) node.weights.push_back(w.index);
+    for (const Weight& b : biases) node.weights.push_back(b.index);
+    node.experts.n_experts = static_cast<int64_t>(experts.size());
+    node.experts.top_k = top_k;
+    AddExpertAdapters(experts, Cols(x), &node);
+    node.backward_scratch = NewBuffer("expert rows", ExpertBackwardBytes(*p_, node, p_->rows));
+    return Emit(std::move(node), DType::kF32, top_k * first.n);
+  }
+
+  Act Combine(Act y, Act routing) override {
+    const int64_t top_k = Cols(routing) / 2;
+    TANDEM_CHECK(Cols(y) % top_k == 0);
+    Node node(OpKind::kCombine);
+    node.inputs = {F32(y), F32(routing)};
+    return Emit(std::move(node), DType::kF32, Cols(y) / top_k);
+  }
+
+  Act ScaleExperts(Act routing, const Weight& scales) override {
+    return Weighted(OpKind::kScaleExperts, routing, scales);
+  }
+  Act Mix(std::span<const Act> xs, Act weights, int64_t first, float offset) override {
+    Node node(OpKind::kMix);
+    for (const Act x : xs) node.inputs.push_back(F32(x));
+    node.inputs.push_back(F32(weights));
     node.first = first;
-    return Emit(std::move(node), p_->dtype, count);
+    node.factor = offset;
+    return Emit(std::move(node), DType::kF32, Cols(xs[0]));
   }
-
-  Act Add(Act a, Act b) override {
-    TANDEM_CHECK(Cols(a) == Cols(b));
-    Node node(OpKind::kAdd);
-    node.inputs = {F32(a), F32(b)};
-    return Emit(std::move(node), DType::kF32, Cols(a));
-  }
-
-  Act Scale(Act x, float factor) override {
-    Node node(OpKind::kScale);
-    node.inputs = {F32(x)};
-    node.factor = factor;
+  Act MatchMagnitude(Act x, Act like, float least_square) override {
+    Node node(OpKind::kMatchMagnitude);
+    node.inputs = {F32(x), F32(like)};
+    node.factor = least_square;
     return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+  Act AboveCut(Act x, float deviations) override { return Plain(OpKind::kAboveCut, x, deviations); }
+  Act ScaleColumns(Act x, const Weight& w) override {
+    return Weighted(OpKind::kScaleColumns, x, w);
+  }
+  Act SoftCap(Act x, float cap) override { return Plain(OpKind::kSoftCap, x, cap); }
+
+  Act Add(Act a, Act b) override { return Pairwise(OpKind::kAdd, a, b); }
+  Act Mul(Act a, Act b) override { return Pairwise(OpKind::kMul, a, b); }
+
+  Act Sigmoid(Act x) override {
+    Node node(OpKind::kSigmoid);
+    node.inputs = {F32(x)};
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  Act Clamp(Act x, float limit) override { return Plain(OpKind::kClamp, x, limit); }
+  Act Scale(Act x, float factor) override { return Plain(OpKind::kScale, x, factor); }
+
+  Act ScaleBy(Act x, const Weight& factor) override {
+    p_->trained[factor.index] = false;  // a buffer in transformers, no parameter
+    return Weighted(OpKind::kScale, x, factor);
+  }
+
+  Act SliceHeads(Act x, int64_t n_heads, int64_t first, int64_t count) override {
+    Node node(OpKind::kSliceHeads);
+    node.inputs = {F32(x)};
+    node.heads = n_heads;
+    node.first = first;
+    return Emit(std::move(node), DType::kF32, n_heads * count);
+  }
+
+  Act JoinHeads(Act a, Act b, int64_t n_heads, int64_t b_dim) override {
+    Node node(OpKind::kJoinHeads);
+    node.inputs = {F32(a), F32(b)};
+    node.heads = n_heads;
+    return Emit(std::move(node), DType::kF32, Cols(a) + n_heads * b_dim);
   }
 
   Act Dropout(Act x, float rate) override {
@@ -144,6 +233,41 @@ class Recorder : public engine::LayerOps {
     Node node(OpKind::kDropout);
     node.inputs = {F32(x)};
     node.rate = rate;
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  Act CausalConv(Act x, const Weight& w, const Weight* bias,
+                 const engine::ConvSpec& spec) override {
+    Node node(OpKind::kCausalConv);
+    node.inputs = {F32(x)};
+    node.weights = {w.index};
+    if (bias != nullptr) node.weights.push_back(bias->index);
+    node.conv = spec;
+    return Emit(std::move(node), DType::kF32, spec.channels);
+  }
+
+  Act GatedDelta(Act qkv, Act a, Act b, const Weight& a_log, const Weight& dt_bias,
+                 const engine::DeltaSpec& spec) override {
+    Node node(OpKind::kGatedDelta);
+    node.inputs = {F32(qkv), F32(a), F32(b)};
+    node.weights = {a_log.index, dt_bias.index};
+    node.delta = spec;
+    return Emit(std::move(node), DType::kF32, spec.outputs());
+  }
+
+  Act SelectiveScan(Act xbc, Act dt, const Weight& a_log, const Weight& dt_bias, const Weight& d,
+                    const engine::ScanSpec& spec) override {
+    Node node(OpKind::kSelectiveScan);
+    node.inputs = {F32(xbc), F32(dt)};
+    node.weights = {a_log.index, dt_bias.index, d.index};
+    node.scan = spec;
+    return Emit(std::move(node), DType::kF32, spec.outputs());
+  }
+
+  Act Gate(Act x, Act gate, engine::GateForm form) override {
+    Node node(OpKind::kGate);
+    node.inputs = {x.index, F32(gate)};
+    node.gate = form;
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
@@ -157,6 +281,44 @@ class Recorder : public engine::LayerOps {
   }
 
  private:
+  Act Rotate(Act x, size_t table, DType dtype) {
+    Node node(OpKind::kRope);
+    node.inputs = {F32(x)};
+    node.rope = table;
+    return Emit(std::move(node), dtype, Cols(x));
+  }
+
+  Act Slice(Act x, int64_t first, int64_t count, DType dtype) {
+    TANDEM_CHECK(first >= 0 && first + count <= Cols(x));
+    Node node(OpKind::kColumns);
+    node.inputs = {F32(x)};
+    node.first = first;
+    return Emit(std::move(node), dtype, count);
+  }
+
+  // An op of one value and one number.
+  Act Plain(OpKind op, Act x, float factor) {
+    Node node(op);
+    node.inputs = {F32(x)};
+    node.factor = factor;
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  // An op of one value and one weight.
+  Act Weighted(OpKind op, Act x, const Weight& w) {
+    Node node(op);
+    node.inputs = {F32(x)};
+    node.weights = {w.index};
+    return Emit(std::move(node), DType::kF32, Cols(x));
+  }
+
+  Act Pairwise(OpKind op, Act a, Act b) {
+    TANDEM_CHECK(Cols(a) == Cols(b));
+    Node node(op);
+    node.inputs = {F32(a), F32(b)};
+    return Emit(std::move(node), DType::kF32, Cols(a));
+  }
+
   void AddAdapter(const LoraNode& lora, Node* node) {
     const auto rounded = [&](int64_t cols) {
       return engine::RowStride(p_->dtype, cols) *
@@ -172,6 +334,27 @@ class Recorder : public engine::LayerOps {
     node->lora.forward_scratch = NewBuffer("lora dropped x", p_->rows * rounded(inputs));
     node->lora.dropout_scratch =
         NewBuffer("lora dropped x, dx", p_->rows * std::max(inputs * kFloat, rounded(inputs)));
+  }
+
+  void AddExpertAdapters(std::span<const Weight> experts, int64_t input_cols, Node* node) {
+    ExpertsNode& into = node->experts;
+    for (size_t e = 0; e < experts.size(); ++e) {
+      const auto found = lora_.find(experts[e].index);
+      if (found == lora_.end()) continue;
+      into.lora.resize(experts.size());
+      into.lora[e] = found->second;
+      into.lora_rank = std::max(into.lora_rank, p_->weight_specs[found->second.a].n);
+      node->lora.rate = found->second.rate;
+    }
+    if (into.lora.empty()) return;
+    const auto width = static_cast<int64_t>(engine::DTypeBytes(p_->dtype));
+    node->saved = NewBuffer(
+        "lora h", p_->rows * into.top_k * engine::RowStride(p_->dtype, into.lora_rank) * width);
+    if (node->lora.rate == 0) return;
+    const int64_t dropped = engine::RowStride(p_->dtype, input_cols) * width;
+    node->lora.forward_scratch = NewBuffer("lora dropped x", p_->rows * dropped);
+    node->lora.dropout_scratch =
+        NewBuffer("lora dropped x, dx", p_->rows * ExpertDropoutBytes(p_->dtype, input_cols));
   }
 
   int64_t Cols(Act x) const { return p_->values[x.index].cols; }
@@ -248,6 +431,17 @@ engine::WeightSpec LoraSpec(std::string name, int64_t n, int64_t k) {
   return spec;
 }
 
+void RefuseLossWithoutRouters(const Program& program) {
+  const RouterLossOptions& loss = program.router_loss;
+  if (loss.balance == 0 && loss.z == 0) return;
+  const bool routes = std::any_of(program.nodes.begin(), program.nodes.end(),
+                                  [](const Node& node) { return node.op == OpKind::kRoute; });
+  if (routes) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(loss.balance != 0 ? "train.router_aux_loss" : "train.router_z_loss") +
+                  ": family " + program.family + " has no experts: leave the key out");
+}
+
 }  // namespace
 
 std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
@@ -274,6 +468,7 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   program.row_length = options.row_length;
   program.max_segments = options.max_segments;
   program.head_twice = options.head_twice;
+  program.router_loss = options.router_loss;
   program.weight_specs = family.list_weights(config);
   program.trained = options.trained;
   if (program.trained.empty()) {
@@ -293,37 +488,13 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   family.forward(config, weights, recorder);
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
 
+  RefuseLossWithoutRouters(program);
   if (options.remat.seq_chunk > 0) ChunkFeedForward(&program, options.remat.seq_chunk);
   AppendBackward(&program);
   const std::vector<bool> dropped = SaveActivations(&program, options.remat.save);
   Rematerialize(&program, options.remat, dropped);
   AssignArena(&program);
   return program;
-}
-
-int64_t Program::forward_flops() const {
-  int64_t flops = 0;
-  for (const Node& node : nodes) flops += Describe(node.op).forward_flops(*this, node);
-  return flops;
-}
-
-int64_t Program::training_flops() const {
-  int64_t flops = forward_flops() + Describe(nodes.back().op).backward_flops(*this, nodes.back());
-  for (const BackwardStep& step : backward) {
-    const Node& node = nodes[step.node];
-    if (!step.remake) flops += Describe(node.op).backward_flops(*this, node);
-  }
-  return flops;
-}
-
-int64_t Program::recompute_flops() const {
-  int64_t flops = 0;
-  for (const BackwardStep& step : backward) {
-    const Node& node = nodes[step.node];
-    if (step.remake) flops += Describe(node.op).forward_flops(*this, node);
-  }
-  if (head_twice) flops += Describe(nodes.back().op).forward_flops(*this, nodes.back());
-  return flops;
 }
 
 }  // namespace tandem::training

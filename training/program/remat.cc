@@ -53,6 +53,9 @@ std::vector<unsigned> NameParts(const Program& program) {
         for (const int32_t v : node.inputs) parts[v] = kMlpWi;
         is_activation[node.outputs[0]] = true;
         break;
+      case OpKind::kExpertLinear:
+        if (is_activation[node.inputs[0]]) parts[node.outputs[0]] = kMlpWo;
+        break;
       case OpKind::kLinear:
         if (parts[node.inputs[0]] == kContext) parts[node.outputs[0]] = kOut;
         if (is_activation[node.inputs[0]]) parts[node.outputs[0]] = kMlpWo;
@@ -89,7 +92,9 @@ class Remaker {
   std::vector<int32_t> ReadBy(const BackwardStep& step) const {
     const Node& node = NodeOf(step);
     std::vector<int32_t> values;
-    if (ReadsInputsBackward(*p_, node)) values = node.inputs;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (ReadsInputBackward(*p_, node, i)) values.push_back(node.inputs[i]);
+    }
     if (Describe(node.op).reads_outputs_backward) {
       values.insert(values.end(), node.outputs.begin(), node.outputs.end());
     }
@@ -199,10 +204,13 @@ std::vector<bool> ChooseDropped(const Program& program, const RematOptions& opti
       options.policy == RematPolicy::kEveryK ? static_cast<size_t>(options.every) : size_t{1};
   TANDEM_CHECK(every > 0);
 
+  const std::vector<bool> shared = FindShared(program);
   std::vector<bool> dropped(program.values.size(), false);
   for (size_t b = 0; b < blocks.size(); ++b) {
     for (int32_t i = blocks[b].first; i < blocks[b].last; ++i) {
-      for (const int32_t v : program.nodes[i].outputs) dropped[v] = (parts[v] & kept) == 0;
+      for (const int32_t v : program.nodes[i].outputs) {
+        dropped[v] = !shared[v] && (parts[v] & kept) == 0;
+      }
     }
     const bool keeps_exit = (b + 1) % every == 0 || b + 1 == blocks.size();
     dropped[blocks[b].exit] = !keeps_exit;

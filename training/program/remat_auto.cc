@@ -62,8 +62,8 @@ class DropOrder {
     std::vector<bool> read(p_.values.size(), false);
     for (const BackwardStep& step : p_.backward) {
       const Node& node = p_.nodes[step.node];
-      if (ReadsInputsBackward(p_, node)) {
-        for (const int32_t v : node.inputs) read[v] = true;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        if (ReadsInputBackward(p_, node, i)) read[node.inputs[i]] = true;
       }
       if (Describe(node.op).reads_outputs_backward) {
         for (const int32_t v : node.outputs) read[v] = true;

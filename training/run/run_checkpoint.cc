@@ -7,6 +7,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "training/run/run_export.h"
+#include "training/setup/exported_tensors.h"
 
 namespace tandem::training {
 namespace {
@@ -55,6 +56,8 @@ ordered_json Settings(const RunParts& parts) {
                            {"decay_fraction", t.schedule.decay_fraction},
                            {"decay_steps", t.schedule.decay_steps},
                            {"decay_style", static_cast<int>(t.schedule.decay_style)}};
+  settings["router_aux_loss"] = t.router_aux_loss;
+  settings["router_z_loss"] = t.router_z_loss;
   settings["dropout"] = parts.trainer.config().dropout;
   if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
   if (parts.spec.is_dpo()) {

@@ -9,7 +9,6 @@
 #include "engine/io/posix_file.h"
 #include "training/observe/history.h"
 #include "training/observe/roof.h"
-#include "training/plan/flops.h"
 
 namespace tandem::training {
 namespace {
@@ -18,6 +17,13 @@ std::string RewardsIn(const PreferenceFigures& figures) {
   char text[120];
   std::snprintf(text, sizeof text, ", rewards/accuracies: %.3f, rewards/margins: %.4f",
                 figures.accuracy, figures.margin);
+  return text;
+}
+
+std::string RoutersIn(const RouterFigures& figures) {
+  char text[120];
+  std::snprintf(text, sizeof text, ", moe_lb_loss: %.4f, most_loaded_expert: %.4f", figures.balance,
+                figures.most_loaded);
   return text;
 }
 
@@ -34,19 +40,8 @@ double RecomputedTflop(const RunParts& parts) {
 }
 
 double StepTflop(const RunParts& parts) {
-  const Trainer& trainer = parts.trainer;
-  const TrainSpec& spec = parts.spec;
-  const auto& nodes = trainer.program().nodes;
-  const bool gated = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
-    return node.op == OpKind::kGatedActivation;
-  });
-  // MaxText counts all weights; the program knows the lower count of adapters.
-  const double tflop =
-      trainer.base() ? static_cast<double>(trainer.program().training_flops()) / 1e12
-                     : TflopPerStep(parts.files.config, gated,
-                                    spec.train.per_device_batch_size * spec.sequences_per_row(),
-                                    spec.data.max_target_length);
-  return tflop * static_cast<double>(spec.train.gradient_accumulation_steps);
+  return static_cast<double>(parts.trainer.program().training_flops()) / 1e12 *
+         static_cast<double>(parts.spec.train.gradient_accumulation_steps);
 }
 
 RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step)
@@ -83,7 +78,10 @@ std::string RunMetrics::LogLine(int64_t step, const StepResult& result,
                 static_cast<long long>(step), times.seconds, tflop_per_step_ / times.seconds,
                 tokens_per_step_ / times.seconds, static_cast<long long>(result.total_weights),
                 result.loss);
-  return line + (result.preference ? RewardsIn(*result.preference) : std::string());
+  std::string text = line;
+  if (result.preference) text += RewardsIn(*result.preference);
+  if (result.routers) text += RoutersIn(*result.routers);
+  return text;
 }
 
 std::string RunMetrics::EvalLine(int64_t steps_done, const EvaluationResult& result,
@@ -124,6 +122,11 @@ void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& t
       {"perf/mfu", tflops / roof_tflops_},
       {"perf/goodput", Goodput()},
       {"data/epoch", static_cast<double>(parts_.packer.epoch())}};
+  if (result.routers) {
+    scalars.insert(scalars.end(), {{"learning/moe_lb_loss", result.routers->balance},
+                                   {"learning/router_z_loss", result.routers->z},
+                                   {"learning/most_loaded_expert", result.routers->most_loaded}});
+  }
   if (result.preference) {
     const PreferenceFigures& figures = *result.preference;
     scalars.insert(scalars.end(), {{"rewards/chosen", figures.chosen_reward},

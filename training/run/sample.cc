@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/kv/state_cache.h"
 #include "engine/sampling/sampler.h"
 
 namespace tandem::training {
@@ -31,6 +32,8 @@ std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
 
   const int64_t n_blocks = (length + engine::kTokensPerBlock - 1) / engine::kTokensPerBlock;
   engine::KvCache kv(engine::ModelRunner::KvShape(*model, n_blocks));
+  engine::StateCache states(engine::ModelRunner::StateFloats(*model), 1);
+  const engine::SliceState state{.state = states.At({})};
   engine::ModelRunner runner(model, ops, prompt_length, 1);
   std::vector<BlockId> blocks;
   for (int64_t b = 0; b < n_blocks; ++b) blocks.push_back(BlockId{static_cast<uint32_t>(b)});
@@ -47,7 +50,8 @@ std::vector<TokenId> Generate(const std::shared_ptr<const engine::Model>& model,
     const std::vector<engine::AttentionSlice> slices = {
         {.first_row = 0, .n_rows = n, .first_position = position, .blocks = blocks}};
     const std::vector<int32_t> logit_rows = {static_cast<int32_t>(n - 1)};
-    const engine::BatchView batch{tokens, positions, slices, logit_rows, {&adapter, 1}};
+    const engine::BatchView batch{tokens,        positions, slices,     logit_rows,
+                                  {&adapter, 1}, {},        {&state, 1}};
     position += n;
     const TokenId next = sampler.Sample(runner.Forward(batch, kv), position, {}, scratch);
     if (next < 0) break;  // every logit is NaN

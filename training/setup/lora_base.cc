@@ -17,8 +17,8 @@ namespace {
 const engine::WeightSpec* FirstInBlocks(const engine::ModelDir& dir,
                                         const std::vector<engine::WeightSpec>& weights) {
   for (const engine::WeightSpec& spec : weights) {
-    const engine::StoredTensor* tensor = engine::FindWeight(dir, spec);
-    if (tensor != nullptr && tensor->encoding != engine::Encoding::kPlain) return &spec;
+    const auto tensor = engine::FindWeight(dir, spec);
+    if (tensor && tensor->encoding != engine::Encoding::kPlain) return &spec;
   }
   return nullptr;
 }

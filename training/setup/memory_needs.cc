@@ -39,7 +39,7 @@ OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
                     [](engine::BlockFormat block) { return block != engine::BlockFormat::kNone; });
     owned.specs = adapters;
   } else {
-    owned.trained = TrainedWeights(spec, weights);
+    owned.trained = TrainedWeights(spec, files, weights);
     owned.specs = std::move(weights);
   }
   if (owned.trained.empty()) owned.trained.assign(owned.specs.size(), true);
@@ -118,7 +118,7 @@ RunOutline OutlineRun(const TrainSpec& spec, const ModelFiles& files) {
   if (spec.lora.enable) {
     run.targets = PlanAdapter(spec.lora, *files.family, files.config).targets;
   } else {
-    run.trained = TrainedWeights(spec, weights);
+    run.trained = TrainedWeights(spec, files, weights);
   }
   run.owned = OwnedBy(spec, files, LoraSpecs(weights, run.targets));
   return run;

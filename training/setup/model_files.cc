@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/durable_dirs.h"
+#include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/json.h"
 #include "engine/model/stored_head.h"
+#include "training/setup/exported_tensors.h"
 
 namespace tandem::training {
 namespace {
@@ -144,8 +146,8 @@ void ChooseConfig(const TrainSpec& spec, int64_t tokenizer_size, ModelFiles* fil
     json = engine::ParseUntrustedJson(text, source);
     files->family = &engine::FindFamily(json, source);
     // Only the text part of a multimodal model is trained, and exported as its own model.
-    if (json.contains("text_config")) {
-      json = files->family->write_config(files->family->parse_config(json, source));
+    if (engine::IsMultimodal(json, source)) {
+      json = files->family->write_config(engine::ParseModelConfig(*files->family, json, source));
     }
   } else {
     source = "model";
@@ -288,18 +290,6 @@ std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* 
   }
   files->texts["generation_config.json"] = GenerationConfig(*files, all);
   return added;
-}
-
-std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,
-                                                 std::vector<std::vector<std::byte>>* bytes) {
-  std::vector<engine::NamedTensor> tensors;
-  bytes->resize(parameters.size());
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const engine::WeightSpec& spec = parameters.specs()[i];
-    (*bytes)[i] = parameters.ExportSource(i);
-    tensors.push_back({spec.name, {(*bytes)[i].data(), parameters.dtype(), spec.source_shape}});
-  }
-  return tensors;
 }
 
 fs::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,

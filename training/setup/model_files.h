@@ -54,8 +54,4 @@ std::filesystem::path ExportAdapter(const std::string& config,
 std::filesystem::path ExportAdapter(const std::string& config, const std::filesystem::path& weights,
                                     const std::filesystem::path& dir);
 
-// The tensors to export. The views borrow `bytes`.
-std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,
-                                                 std::vector<std::vector<std::byte>>* bytes);
-
 }  // namespace tandem::training

@@ -1,6 +1,9 @@
 #include "training/setup/run_parts.h"
 
+#include <algorithm>
+
 #include "engine/kernels/kernels.h"
+#include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/tools/merge_adapter.h"
 #include "training/lora/lora.h"
@@ -17,7 +20,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
                     const fs::path& cache_dir, engine::OpsContext& ops) {
   TrainerOptions options = TrainerOptionsOf(spec);
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
-  options.trained = TrainedWeights(spec, weights);
+  options.trained = TrainedWeights(spec, files, weights);
   options.remat = RematFor(spec, files);
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
@@ -38,9 +41,11 @@ fs::path RecordIn(const fs::path& dir) {
 
 }  // namespace
 
-std::vector<bool> TrainedWeights(const TrainSpec& spec,
-                                 const std::vector<engine::WeightSpec>& weights) {
-  if (spec.model.trainable.empty()) return {};
+namespace {
+
+// The weights that model.trainable names.
+std::vector<bool> NamedWeights(const TrainSpec& spec,
+                               const std::vector<engine::WeightSpec>& weights) {
   std::vector<bool> trained(weights.size(), false);
   bool any = false;
   for (const std::string& pattern : spec.model.trainable) {
@@ -57,6 +62,26 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec,
   return trained;
 }
 
+}  // namespace
+
+std::vector<bool> TrainedWeights(const TrainSpec& spec, const ModelFiles& files,
+                                 const std::vector<engine::WeightSpec>& weights) {
+  std::vector<bool> trained;
+  if (!spec.model.trainable.empty()) trained = NamedWeights(spec, weights);
+  if (!spec.model.freeze_router) return trained;
+  const std::vector<bool> routers = engine::RouterWeights(*files.family, files.config, weights);
+  if (std::find(routers.begin(), routers.end(), true) == routers.end()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "model.freeze_router: family " + std::string(files.family->name) +
+                    " has no router in this configuration: leave the key out");
+  }
+  trained.resize(weights.size(), true);
+  for (size_t i = 0; i < routers.size(); ++i) {
+    if (routers[i]) trained[i] = false;
+  }
+  return trained;
+}
+
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   TrainerOptions options;
   options.rows_per_batch = spec.train.per_device_batch_size * spec.sequences_per_row();
@@ -69,6 +94,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.dropout = spec.model.enable_dropout;
   if (spec.model.dropout) options.model_dropout = static_cast<float>(*spec.model.dropout);
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
+  options.router_loss = {spec.train.router_aux_loss, spec.train.router_z_loss};
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   return options;
 }

@@ -36,7 +36,7 @@ struct RunParts {
 };
 
 // Which weights `model.trainable` names; empty: all.
-std::vector<bool> TrainedWeights(const TrainSpec& spec,
+std::vector<bool> TrainedWeights(const TrainSpec& spec, const ModelFiles& files,
                                  const std::vector<engine::WeightSpec>& weights);
 // All options except `trained`.
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec);

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "engine/ops/experts.h"
 #include "engine/ops/matmul_scratch.h"
 #include "training/ops/attention.h"
+#include "training/ops/experts.h"
+#include "training/ops/recurrence.h"
 
 namespace tandem::training {
 namespace {
@@ -20,17 +23,20 @@ class Scratch {
   int64_t Find() {
     for (const Node& node : p_.nodes) {
       if (node.op == OpKind::kLinear) Forward(node);
+      if (node.op == OpKind::kExpertLinear) ForwardExperts(node);
     }
     for (const BackwardStep& step : p_.backward) {
       const Node& node = p_.nodes[step.node];
       if (step.remake) continue;
       if (node.op == OpKind::kLinear) Backward(node);
+      if (node.op == OpKind::kExpertLinear) BackwardExperts(node);
       if (node.op == OpKind::kEmbed || node.op == OpKind::kEmbedPositions) {
         Take({.shared = p_.rows * static_cast<int64_t>(sizeof(uint64_t)), .worker = 0});
       }
       if (node.op == OpKind::kAttention) {
         TakeAttention(node.attention);
       }
+      TakeState(node);
     }
     return most_.shared + threads_ * most_.worker +
            attending_ * std::max<int64_t>(0, attention_ - most_.worker);
@@ -44,6 +50,19 @@ class Scratch {
     attention_ = std::max(attention_, AttentionBackwardScratchBytes(spec, p_.dtype, p_.row_length));
   }
 
+  void TakeState(const Node& node) {
+    int64_t worker = 0;
+    if (node.op == OpKind::kCausalConv) worker = ConvBackwardScratchBytes(p_.row_length);
+    if (node.op == OpKind::kGatedDelta) {
+      worker = RecurrenceBackwardScratchBytes(node.delta.k_dim, node.delta.v_dim, p_.row_length);
+    }
+    if (node.op == OpKind::kSelectiveScan) {
+      worker =
+          RecurrenceBackwardScratchBytes(node.scan.state_dim, node.scan.head_dim, p_.row_length);
+    }
+    Take({.shared = 0, .worker = worker});
+  }
+
   void Take(const ScratchBytes& bytes) {
     most_.shared = std::max(most_.shared, bytes.shared);
     most_.worker = std::max(most_.worker, bytes.worker);
@@ -54,6 +73,19 @@ class Scratch {
   void Forward(const Node& node) {
     const engine::WeightSpec& w = p_.weight_specs[node.weights[0]];
     if (block_base_) Take(engine::BlockMatMulScratch(RowsAt(node), w.k));
+  }
+
+  void ForwardExperts(const Node& node) {
+    const engine::WeightSpec& w = p_.weight_specs[node.weights[0]];
+    Take(engine::ExpertScratch(p_.dtype, RowsAt(node), node.experts.top_k, node.experts.n_experts,
+                               w.k));
+  }
+
+  // One block of an expert's rows at a time.
+  void BackwardExperts(const Node& node) {
+    Take(engine::InputGradScratch(p_.dtype));
+    const engine::WeightSpec& w = p_.weight_specs[node.weights[0]];
+    Take(engine::WeightGradScratch(p_.dtype, std::min(kExpertBlockRows, RowsAt(node)), w.k));
   }
 
   void Backward(const Node& node) {

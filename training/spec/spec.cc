@@ -258,6 +258,11 @@ class SpecReader {
       if (!m.trainable.empty()) {
         Fault("model.trainable: must not be set with lora, which trains only its adapter");
       }
+      if (m.freeze_router) {
+        Fault(
+            "model.freeze_router: must not be set with lora: the model's weights are frozen, and "
+            "a router has an adapter only if lora.module_path names it");
+      }
       CheckBaseType();
       CheckLoadPath();
     }

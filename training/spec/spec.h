@@ -49,6 +49,7 @@ struct ModelSection {
   std::filesystem::path tokenizer_path;  // directory or file; empty: load_parameters_path
   std::filesystem::path chat_template;   // file; renders chats and is exported with the model
   std::vector<std::string> trainable;    // regular expressions on weight names; empty: all
+  bool freeze_router = false;            // the routers of experts are not trained
 };
 
 enum class Header { kNone, kContentWords };
@@ -122,6 +123,8 @@ struct TrainSection {
   SpikeOptions spikes;
   OnNan on_nan = OnNan::kAbort;
   int64_t max_rollbacks = 3;
+  double router_aux_loss = 0;  // RouterLossOptions, for models with experts
+  double router_z_loss = 0;
   RematOptions remat;         // kAuto without max_bytes: limited by resources.memory_max_bytes
   int64_t eval_interval = 0;  // steps; 0: never
   int64_t eval_steps = 0;     // micro-batches; 0: all of the validation text

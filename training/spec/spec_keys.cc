@@ -17,7 +17,7 @@ constexpr double kBig = 1e12;
 // MaxText's switches for the kind: its configs list all of them and set one to true.
 SpecValue KindSwitch(const std::string& kind) {
   return {[kind](TrainSpec& spec, const GivenValue& given) {
-            if (ParseBool(Scalar(given))) {
+            if (ParseBool(ScalarText(given))) {
               spec.kind = kind;
             } else if (spec.kind == kind) {
               spec.kind = "train.pretrain";
@@ -31,7 +31,7 @@ std::vector<SpecKey> RunKeys() {
   return {
     {{"version"},
      {[](TrainSpec&, const GivenValue& given) {
-        if (ParseInteger(Scalar(given)) != 1) throw BadValue("must be 1");
+        if (ParseInteger(ScalarText(given)) != 1) throw BadValue("must be 1");
       }, nullptr, "1"},
      "format of the spec; must be 1", "1"},
     {{kBaseConfig},
@@ -55,7 +55,7 @@ std::vector<SpecKey> RunKeys() {
      "the run works in `base_output_directory`/`run_name` and resumes from its checkpoints there"},
     {{"base_output_directory"}, Path(FIELD(base_output_directory)), "see `run_name`"},
     {{"hf_access_token"},
-     {[](TrainSpec& spec, const GivenValue& given) { spec.hub_token = Scalar(given); }, nullptr,
+     {[](TrainSpec& spec, const GivenValue& given) { spec.hub_token = ScalarText(given); }, nullptr,
       "text"},
      "token for models of the hub, never shown or recorded; prefer HF_TOKEN, since other "
      "processes can read command lines",
@@ -65,7 +65,7 @@ std::vector<SpecKey> RunKeys() {
 
 SpecValue Dropout() {
   return {[](TrainSpec& spec, const GivenValue& given) {
-            const double share = ParseNumber(Scalar(given));
+            const double share = ParseNumber(ScalarText(given));
             CheckRange(share, 0, 0.99);
             spec.model.dropout = share;
           },
@@ -144,6 +144,8 @@ std::vector<SpecKey> ModelKeys() {
      "the tokenizer's"},
     {{"model.trainable", "trainable_parameters_mask"}, List(FIELD(model.trainable)),
      "regular expressions on the names of the weights to train; the others stay frozen", "all"},
+    {{"model.freeze_router"}, Bool(FIELD(model.freeze_router)),
+     "models with experts: do not train the routers"},
   };
 }
 
@@ -156,7 +158,7 @@ SpecValue BaseType() {
                                                         {"int8", LoraBase::kInt8},
                                                         {"int4", LoraBase::kInt4}});
   value.set = [choose = value.set](TrainSpec& spec, const GivenValue& given) {
-    if (Scalar(given) == "nf4") {
+    if (ScalarText(given) == "nf4") {
       throw BadValue("nf4 is not supported: use int4, which takes as much memory and can be "
                      "served");
     }
@@ -178,7 +180,7 @@ std::vector<SpecKey> LoraKeys() {
      "multiply by alpha / sqrt(rank) instead"},
     {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path)),
      "regular expression on module paths, in the form of transformers or MaxText",
-     "every linear layer except the head"},
+     "every linear layer except the head and routers"},
     {{"lora.match"},
      Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
      "`full`: module_path must match the whole path"},
@@ -204,7 +206,7 @@ std::vector<SpecKey> LoraKeys() {
      "`merged`: also write hf/, the model with the adapter merged in"},
     {{"lora.lora_tile_size"},
      {[](TrainSpec&, const GivenValue& given) {
-        if (ParseInteger(Scalar(given)) != 32) {
+        if (ParseInteger(ScalarText(given)) != 32) {
           throw BadValue("must be 32, the number of weights that share a scale");
         }
       }, nullptr, "32"},
@@ -258,7 +260,7 @@ std::vector<SpecKey> DataKeys() {
      "names of the columns of data.eval", "data.columns"},
     {{"data.train_on_completion_only", "sft_train_on_completion_only"},
      {[](TrainSpec& spec, const GivenValue& given) {
-        spec.data.train_on_completion_only = ParseBool(Scalar(given));
+        spec.data.train_on_completion_only = ParseBool(ScalarText(given));
       }, [](const TrainSpec& spec) {
         const auto& value = spec.data.train_on_completion_only;
         return std::string(!value ? "" : *value ? "true" : "false");
@@ -304,7 +306,7 @@ std::vector<SpecKey> DataKeys() {
      "placement of samples in rows"},
     {{"packing"},
      {[](TrainSpec& spec, const GivenValue& given) {
-        if (!ParseBool(Scalar(given))) spec.data.packing = Packing::kNone;
+        if (!ParseBool(ScalarText(given))) spec.data.packing = Packing::kNone;
       }, nullptr, "true or false"},
      "MaxText's switch: false means `data.packing` none", "true"},
     {{"data.overflow"},
@@ -337,7 +339,7 @@ std::vector<SpecKey> DpoKeys() {
      "train.dpo: longest prompt in tokens; longer ones keep their last tokens; 0: no limit"},
     {{"dpo.algo"},
      {[](TrainSpec&, const GivenValue& given) {
-        const std::string& word = Scalar(given);
+        const std::string& word = ScalarText(given);
         if (word == "orpo") throw BadValue("orpo is not supported: use dpo");
         if (word != "dpo") throw BadValue("must be dpo, got \"" + word + "\"");
       }, nullptr, "dpo"},
@@ -354,6 +356,11 @@ std::vector<SpecKey> TrainKeys() {
      "rows per micro-batch; with train.dpo a row holds a pair, or more if pairs are packed"},
     {{"train.gradient_accumulation_steps", "gradient_accumulation_steps"},
      Integer(FIELD(train.gradient_accumulation_steps), 1, 1 << 20), "micro-batches per step"},
+    {{"train.router_aux_loss", "router_aux_loss_coef", "load_balance_loss_weight"},
+     Number(FIELD(train.router_aux_loss), 0, 100),
+     "models with experts: factor of the load-balancing loss; 0: off"},
+    {{"train.router_z_loss", "router_z_loss_coef"}, Number(FIELD(train.router_z_loss), 0, 100),
+     "models with experts: factor of the mean square of the router's log-sum-exp; 0: off"},
     {{"train.eval_interval", "eval_interval"},
      IntegerOrMinusOne(FIELD(train.eval_interval), kBig),
      "steps between evaluations; 0: only at the end"},
@@ -451,7 +458,7 @@ std::vector<SpecKey> OptimizerKeys() {
 // step instead.
 SpecValue AbortSwitch() {
   return {[](TrainSpec& spec, const GivenValue& given) {
-            if (ParseBool(Scalar(given)) || spec.train.on_nan != OnNan::kAbort) return;
+            if (ParseBool(ScalarText(given)) || spec.train.on_nan != OnNan::kAbort) return;
             spec.train.on_nan = OnNan::kSkip;
           },
           nullptr, "true or false"};
@@ -513,7 +520,7 @@ std::vector<SpecKey> RematKeys() {
 SpecValue TopP() {
   SpecValue value = Number(FIELD(train.sample.top_p), 0, 1);
   value.set = [](TrainSpec& spec, const GivenValue& given) {
-    const double share = ParseNumber(Scalar(given));
+    const double share = ParseNumber(ScalarText(given));
     if (share != -1) CheckRange(share, 0, 1);
     spec.train.sample.top_p = share == -1 ? 1 : share;
   };
@@ -588,7 +595,7 @@ SpecValue Compute() {
                                                    {"f32", DType::kF32},
                                                    {"float32", DType::kF32}});
   value.set = [choose = value.set](TrainSpec& spec, const GivenValue& given) {
-    const std::string& word = Scalar(given);
+    const std::string& word = ScalarText(given);
     if (word == "int8" || word == "int4") {
       throw BadValue(word + " weights can be served but not trained: train in bf16 and serve the " +
                      "result with --dtype " + word +

@@ -6,7 +6,7 @@
 
 namespace tandem::training {
 
-const std::string& Scalar(const GivenValue& given) {
+const std::string& ScalarText(const GivenValue& given) {
   if (given.is_list) throw BadValue("must be a single value, not a list");
   return given.words[0];
 }

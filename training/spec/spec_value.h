@@ -36,7 +36,7 @@ struct SpecValue {
   bool is_path = false;
 };
 
-const std::string& Scalar(const GivenValue& given);
+const std::string& ScalarText(const GivenValue& given);
 double ParseNumber(const std::string& word);
 int64_t ParseInteger(const std::string& word);  // accepts 1e4
 bool ParseBool(const std::string& word);
@@ -51,7 +51,7 @@ std::string ShowList(const std::vector<std::string>& words);
 template <class Field>
 SpecValue Integer(Field field, double min, double max) {
   return {[=](TrainSpec& spec, const GivenValue& given) {
-            const int64_t value = ParseInteger(Scalar(given));
+            const int64_t value = ParseInteger(ScalarText(given));
             CheckRange(static_cast<double>(value), min, max);
             using Target = std::remove_reference_t<decltype(field(spec))>;
             field(spec) = static_cast<Target>(value);
@@ -65,7 +65,7 @@ template <class Field>
 SpecValue IntegerOrMinusOne(Field field, double max) {
   SpecValue value = Integer(field, 0, max);
   value.set = [=](TrainSpec& spec, const GivenValue& given) {
-    const int64_t number = ParseInteger(Scalar(given));
+    const int64_t number = ParseInteger(ScalarText(given));
     CheckRange(static_cast<double>(number), -1, max);
     field(spec) = std::max<int64_t>(number, 0);
   };
@@ -76,7 +76,7 @@ SpecValue IntegerOrMinusOne(Field field, double max) {
 template <class Field>
 SpecValue Number(Field field, double min, double max) {
   return {[=](TrainSpec& spec, const GivenValue& given) {
-            const double value = ParseNumber(Scalar(given));
+            const double value = ParseNumber(ScalarText(given));
             CheckRange(value, min, max);
             field(spec) = value;
           },
@@ -88,9 +88,9 @@ SpecValue Number(Field field, double min, double max) {
 template <class Field>
 SpecValue BelowOne(Field field) {
   return {[=](TrainSpec& spec, const GivenValue& given) {
-            const double value = ParseNumber(Scalar(given));
+            const double value = ParseNumber(ScalarText(given));
             if (value < 0 || static_cast<float>(value) >= 1) {
-              throw BadValue("must be at least 0 and below 1, got " + Scalar(given));
+              throw BadValue("must be at least 0 and below 1, got " + ScalarText(given));
             }
             field(spec) = value;
           },
@@ -100,14 +100,15 @@ SpecValue BelowOne(Field field) {
 
 template <class Field>
 SpecValue Bool(Field field) {
-  return {[=](TrainSpec& spec, const GivenValue& given) { field(spec) = ParseBool(Scalar(given)); },
-          [=](const TrainSpec& spec) { return std::string(field(spec) ? "true" : "false"); },
-          "true or false"};
+  return {
+      [=](TrainSpec& spec, const GivenValue& given) { field(spec) = ParseBool(ScalarText(given)); },
+      [=](const TrainSpec& spec) { return std::string(field(spec) ? "true" : "false"); },
+      "true or false"};
 }
 
 template <class Field>
 SpecValue Text(Field field) {
-  return {[=](TrainSpec& spec, const GivenValue& given) { field(spec) = Scalar(given); },
+  return {[=](TrainSpec& spec, const GivenValue& given) { field(spec) = ScalarText(given); },
           [=](const TrainSpec& spec) { return std::string(field(spec)); }, "text"};
 }
 
@@ -156,7 +157,7 @@ SpecValue Choice(Field field, std::vector<std::pair<std::string, Enum>> choices)
     if (!name.empty()) names.append(names.empty() ? "" : ", ").append(name);
   }
   return {[=](TrainSpec& spec, const GivenValue& given) {
-            const std::string& word = Scalar(given);
+            const std::string& word = ScalarText(given);
             for (const auto& [name, value] : choices) {
               if (name != word) continue;
               field(spec) = value;

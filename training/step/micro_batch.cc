@@ -1,5 +1,6 @@
 #include "training/step/micro_batch.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "engine/base/check.h"
@@ -46,6 +47,11 @@ void MicroBatch::SetReference(std::span<const PairLogProbs> reference) {
 }
 
 double MicroBatch::weight() const { return std::accumulate(weights.begin(), weights.end(), 0.0); }
+
+int64_t MicroBatch::rows_of_samples() const {
+  if (sources.empty()) return static_cast<int64_t>(tokens.size());
+  return std::count_if(sources.begin(), sources.end(), IsOfSample);
+}
 
 ProgramBatch MicroBatch::View(uint64_t dropout_seed) const {
   ProgramBatch batch;

@@ -25,6 +25,7 @@ struct MicroBatch {
   // Sets the reference log-probabilities of the pairs; `reference` is indexed by PairRows::index.
   void SetReference(std::span<const PairLogProbs> reference);
   double weight() const;
+  int64_t rows_of_samples() const;  // rows that are not padding
   // The view borrows this batch.
   ProgramBatch View(uint64_t dropout_seed) const;
 };

@@ -178,8 +178,8 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, 
 void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& specs,
                   const std::string& why) {
   for (const WeightSpec& spec : specs) {
-    const engine::StoredTensor* tensor = engine::FindWeight(dir, spec);
-    if (tensor == nullptr || tensor->encoding == engine::Encoding::kPlain) continue;
+    const auto tensor = engine::FindWeight(dir, spec);
+    if (!tensor || tensor->encoding == engine::Encoding::kPlain) continue;
     throw Error(ErrorCode::kUnsupported,
                 dir.name() + ": tensor " + spec.name + " has quantised blocks (" +
                     std::string(engine::EncodingName(tensor->encoding)) + "), " + why +
@@ -190,9 +190,9 @@ void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& sp
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
   RefuseBlocks(dir, specs_, "which cannot be trained");
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const engine::StoredTensor* tensor = engine::FindWeight(dir, specs_[i]);
-    if (tensor == nullptr || tensor->IsAsAsked()) {
-      Load(i, tensor == nullptr ? nullptr : &tensor->view, dir.name());
+    const auto tensor = engine::FindWeight(dir, specs_[i]);
+    if (!tensor || tensor->IsAsAsked()) {
+      Load(i, tensor ? &tensor->view : nullptr, dir.name());
     } else {
       const std::vector<float> values = engine::DecodeTensor(*tensor);
       const engine::ConstTensorView decoded{reinterpret_cast<const std::byte*>(values.data()),

@@ -24,6 +24,7 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.trained = options.trained;
   record.lora = std::move(targets);
   record.remat = options.remat;
+  record.router_loss = options.router_loss;
   record.lora_dropout = options.dropout ? options.lora_dropout : 0;
   record.head_twice = options.dpo.has_value();
   return record;
@@ -62,6 +63,19 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
   executor_ = std::make_unique<Executor>(program_, ops, ropes_, weights_, gradients);
 }
 
+namespace {
+
+void AddRouters(const std::optional<RouterFigures>& one, double share,
+                std::optional<RouterFigures>* sum) {
+  if (!one) return;
+  if (!*sum) sum->emplace();
+  (*sum)->balance += one->balance * share;
+  (*sum)->z += one->z * share;
+  (*sum)->most_loaded = std::max((*sum)->most_loaded, one->most_loaded);
+}
+
+}  // namespace
+
 StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   StepResult result;
   for (const MicroBatch& batch : batches) result.total_weights += batch.weight();
@@ -81,10 +95,14 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   double loss = 0;
   PreferenceFigures figures;
   double correct = 0;
+  double rows = 0;
+  for (const MicroBatch& batch : batches) rows += static_cast<double>(batch.rows_of_samples());
   for (const MicroBatch& batch : batches) {
-    const CrossEntropyResult one = TrainOn(batch, scale, &figures);
+    const double share = rows > 0 ? static_cast<double>(batch.rows_of_samples()) / rows : 0;
+    const CrossEntropyResult one = TrainOn(batch, scale, share, &figures);
     loss += one.weighted_loss;
     correct += one.correct_weight;
+    AddRouters(executor_->router_figures(), share, &result.routers);
   }
   result.loss = loss / terms;
   if (options_.dpo) {
@@ -95,15 +113,17 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   return result;
 }
 
-CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale,
+CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale, double router_share,
                                     PreferenceFigures* figures) {
   const ProgramBatch view = batch.View(options_.dropout_seed);
-  if (!options_.dpo) return executor_->Train(view, scale);
+  if (!options_.dpo) return executor_->Train(view, scale, {}, router_share);
   const double before = figures->loss;
   CrossEntropyResult result = executor_->Train(
-      view, scale, [&](std::span<const float> token_logprobs, std::span<float> weights) {
+      view, scale,
+      [&](std::span<const float> token_logprobs, std::span<float> weights) {
         WeighPairs(*options_.dpo, batch.pairs, batch.targets, token_logprobs, weights, figures);
-      });
+      },
+      router_share);
   result.weighted_loss = figures->loss - before;
   return result;
 }

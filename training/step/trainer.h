@@ -31,6 +31,7 @@ struct TrainerOptions {
   float lora_dropout = 0;              // on the input of adapters
   std::vector<bool> trained;           // per weight; empty: all
   RematOptions remat;
+  RouterLossOptions router_loss;  // models with experts only
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
 };
 
@@ -48,6 +49,9 @@ struct StepResult {
   bool finite = true;                           // loss and gradients
   bool spike = false;                           // see SpikeOptions
   std::optional<PreferenceFigures> preference;  // means over the pairs of a step
+  // Models with experts: means over the step's tokens, before the coefficients; the largest load of
+  // its micro-batches. `loss` does not contain them.
+  std::optional<RouterFigures> routers;
 };
 
 struct EvaluationResult {
@@ -119,7 +123,8 @@ class Trainer {
  private:
   // Adds a batch's gradients, times `scale`, and its pairs' figures. The returned loss is a sum
   // over tokens, or over pairs.
-  CrossEntropyResult TrainOn(const MicroBatch& batch, float scale, PreferenceFigures* figures);
+  CrossEntropyResult TrainOn(const MicroBatch& batch, float scale, double router_share,
+                             PreferenceFigures* figures);
 
   const std::shared_ptr<const engine::Model> base_;  // of adapters; null: all weights are trained
   const std::vector<LoraTarget> targets_;

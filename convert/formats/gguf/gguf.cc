@@ -157,11 +157,18 @@ GgufError GgufReport::Total() const {
 
 std::string GgufReport::Json() const {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  std::vector<GgufError> errors;  // by tensor of the file
   for (const GgufTensor& tensor : tensors) {
+    errors.resize(std::max(errors.size(), tensor.file_tensor + 1));
+    errors[tensor.file_tensor].Add(tensor.error);
+  }
+  for (const GgufTensor& tensor : tensors) {
+    if (tensor.expert > 0) continue;
+    const GgufError& error = errors[tensor.file_tensor];
     list.push_back({{"name", tensor.info.name},
                     {"type", GgufNumbersName(tensor.info.numbers)},
-                    {"max_abs", tensor.error.max_abs},
-                    {"relative_rms", tensor.error.RelativeRms()}});
+                    {"max_abs", error.max_abs},
+                    {"relative_rms", error.RelativeRms()}});
   }
   const GgufError total = Total();
   const auto worst = std::max_element(
@@ -195,8 +202,7 @@ GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
     std::string caveat = architecture.caveat(config);
     if (!caveat.empty()) report.warnings.push_back(std::move(caveat));
   }
-  std::vector<GgufTensorInfo> infos;
-  for (const GgufTensor& tensor : report.tensors) infos.push_back(tensor.info);
+  const std::vector<GgufTensorInfo> infos = FileTensors(source.name(), report.tensors);
   GgufFileWriter writer(context.target, keys, infos);
   WriteGgufTensors(context, writer, report.tensors);
   writer.Finish();
@@ -216,8 +222,7 @@ void CompareGguf(const ModelSource& source, const std::filesystem::path& file,
     engine::NamedTensor wanted = source.tensors()[static_cast<size_t>(tensor.source)];
     advance(static_cast<int64_t>(wanted.view.bytes()));
     left -= static_cast<int64_t>(wanted.view.bytes());
-    const engine::StoredTensor* stored =
-        written.FindStored(engine::HfNameOf(architecture, tensor.info.name).name);
+    const engine::StoredTensor* stored = written.FindStored(tensor.weight);
     bool same = stored != nullptr;
     if (same) {
       wanted.view.data = source.Read(tensor.source, &buffer).data();

@@ -50,8 +50,16 @@ void AddGgufConfig(const GgufArchitecture& architecture, const ModelConfig& conf
   }
 }
 
-std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
-  if (config.rope_scaling.kind != RopeKind::kLlama3) return {};
+std::vector<GgufRopeTensor> GgufRopeTensors(const ModelConfig& config) {
+  const engine::RopeScaling& scaling = config.rope_scaling;
+  if (scaling.kind == RopeKind::kLong) {
+    const auto narrow = [](const std::vector<double>& factors) {
+      return std::vector<float>(factors.begin(), factors.end());
+    };
+    return {{engine::kGgufShortRopeDivisors, narrow(scaling.short_factors)},
+            {engine::kGgufLongRopeDivisors, narrow(scaling.long_factors)}};
+  }
+  if (scaling.kind != RopeKind::kLlama3) return {};
   const auto ropes = engine::FindFamilyByName(config.family).list_ropes(config);
   std::vector<float> divisors;
   for (const engine::RopeSpec& rope : ropes) {
@@ -62,7 +70,7 @@ std::vector<float> GgufRopeDivisors(const ModelConfig& config) {
     }
     break;  // such families have one rope
   }
-  return divisors;
+  return {{engine::kGgufRopeDivisors, std::move(divisors)}};
 }
 
 std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
@@ -88,9 +96,15 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   compare("activation", a.activation, b.activation);
   compare("biases of the attention", a.attention_bias, b.attention_bias);
   compare("biases of the MLP", a.mlp_bias, b.mlp_bias);
+  compare("bias of the attention's output", a.attention_out_bias, b.attention_out_bias);
+  near("multiplier of embeddings", a.embedding_multiplier, b.embedding_multiplier);
+  near("multiplier of residuals", a.residual_multiplier, b.residual_multiplier);
+  near("multiplier of logits", a.logit_multiplier, b.logit_multiplier);
+  near("limit of q, k and v", a.clip_qkv, b.clip_qkv);
   compare("tying of embeddings", a.tied_embeddings, b.tied_embeddings);
   for (int64_t layer = 0; layer < a.n_layers && first.empty(); ++layer) {
     compare("window", a.LayerAttention(layer).window, b.LayerAttention(layer).window);
+    compare("rope", a.LayerRope(layer), b.LayerRope(layer));
   }
   if (!first.empty()) return first;
   const auto a_ropes = engine::FindFamilyByName(a.family).list_ropes(a);
@@ -98,7 +112,10 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   compare("number of ropes", a_ropes.size(), b_ropes.size());
   for (size_t i = 0; i < a_ropes.size() && first.empty(); ++i) {
     near("amplitude of a rope", a_ropes[i].amplitude, b_ropes[i].amplitude);
+    near("growth of a rope", a_ropes[i].growth, b_ropes[i].growth);
+    compare("growth of a rope", a_ropes[i].growth_period, b_ropes[i].growth_period);
     compare("size of a rope", a_ropes[i].frequencies.size(), b_ropes[i].frequencies.size());
+    compare("pairs of a rope", a_ropes[i].interleaved, b_ropes[i].interleaved);
     for (size_t k = 0; k < a_ropes[i].frequencies.size() && first.empty(); ++k) {
       near("frequencies of a rope", a_ropes[i].frequencies[k], b_ropes[i].frequencies[k]);
     }

@@ -19,9 +19,12 @@ const engine::GgufArchitecture& GgufArchitectureFor(const engine::ModelConfig& c
 void AddGgufConfig(const engine::GgufArchitecture& architecture, const engine::ModelConfig& config,
                    GgufKeys& keys);
 
-// Returns the divisors of rope frequencies for `rope_freqs.weight`; empty for ropes that keys
-// express.
-std::vector<float> GgufRopeDivisors(const engine::ModelConfig& config);
+// The divisors of rope frequencies, by tensor; none for ropes that keys express.
+struct GgufRopeTensor {
+  std::string_view name;
+  std::vector<float> divisors;
+};
+std::vector<GgufRopeTensor> GgufRopeTensors(const engine::ModelConfig& config);
 
 // Names the first setting in which two configurations compute differently, or returns an empty
 // string. Ignores training settings and the tokens that end an answer.

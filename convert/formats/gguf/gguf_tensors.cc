@@ -116,7 +116,7 @@ class RowReader {
 };
 
 // Writes all rows of one tensor; the workers read, encode and write pieces.
-void WriteRows(const RowReader& reader, size_t index, const std::string& source_name,
+void WriteRows(const RowReader& reader, const std::string& source_name,
                const GgufFileWriter& writer, ThreadPool& pool, GgufTensor& tensor) {
   // Pieces of several rows are whole blocks, and vectors are never blocked.
   const int64_t rows_at_once =
@@ -136,7 +136,8 @@ void WriteRows(const RowReader& reader, size_t index, const std::string& source_
                                             std::string(GgufNumbersName(tensor.info.numbers)) +
                                             "; choose another dtype");
     }
-    writer.Write(index, GgufBytes(tensor.info.numbers, first * reader.row_elements()), bytes);
+    const int64_t begin = GgufBytes(tensor.info.numbers, first * reader.row_elements());
+    writer.Write(tensor.file_tensor, tensor.file_offset + begin, bytes);
   });
   for (const GgufError& error : errors) tensor.error.Add(error);
 }
@@ -186,12 +187,11 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
                                         const ModelConfig& config, const ModelSource& source,
                                         const std::string& dtype) {
   std::vector<GgufTensor> tensors;
-  const std::vector<float> divisors = GgufRopeDivisors(config);
-  if (!divisors.empty()) {
+  for (const GgufRopeTensor& rope : GgufRopeTensors(config)) {
     GgufTensor& tensor = tensors.emplace_back();
-    tensor.info.name = "rope_freqs.weight";
-    tensor.info.shape = {static_cast<int64_t>(divisors.size())};
-    tensor.values = divisors;
+    tensor.info.name = rope.name;
+    tensor.info.shape = {static_cast<int64_t>(rope.divisors.size())};
+    tensor.values = rope.divisors;
   }
   for (const WeightSpec& spec : engine::FindFamilyByName(config.family).list_weights(config)) {
     const auto name = engine::GgufNameOf(architecture, spec.name);
@@ -203,6 +203,8 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
     }
     GgufTensor tensor;
     tensor.info.name = name->name;
+    tensor.weight = spec.name;
+    tensor.expert = name->expert;
     tensor.info.shape = spec.source_shape;
     tensor.change = name->change;
     tensor.source = RequireWeight(source, spec);
@@ -210,6 +212,9 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
     if (tensor.change == GgufChange::kKeyPairs) tensor.heads = config.attention.n_kv_heads;
     if (tensor.change == GgufChange::kTransposed) {
       std::reverse(tensor.info.shape.begin(), tensor.info.shape.end());
+    }
+    if (tensor.change == GgufChange::kOneRow) {
+      tensor.info.shape.erase(tensor.info.shape.begin());
     }
     const bool makes_logits =
         name->name == (config.tied_embeddings ? "token_embd.weight" : "output.weight");
@@ -221,6 +226,41 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
   return tensors;
 }
 
+std::vector<GgufTensorInfo> FileTensors(const std::string& source,
+                                        std::vector<GgufTensor>& tensors) {
+  std::vector<GgufTensorInfo> infos;
+  std::map<std::string, size_t> index_of;
+  std::vector<int64_t> experts;  // by file tensor
+  for (GgufTensor& tensor : tensors) {
+    const auto [found, is_new] = index_of.try_emplace(tensor.info.name, infos.size());
+    if (is_new) {
+      infos.push_back(tensor.info);
+      if (tensor.expert >= 0) infos.back().shape.insert(infos.back().shape.begin(), 0);
+      experts.push_back(0);
+    }
+    GgufTensorInfo& info = infos[found->second];
+    tensor.file_tensor = found->second;
+    if (tensor.expert < 0 && is_new) continue;
+    const auto fail = [&](const std::string& what) {
+      throw Error(ErrorCode::kDataLoss, source + ": tensor " + Quoted(tensor.weight) + " " + what +
+                                            " in " + Quoted(info.name));
+    };
+    if (tensor.expert != experts[found->second]++) fail("is not the next expert");
+    if (tensor.info.numbers != info.numbers) {
+      fail("has the type " + std::string(GgufNumbersName(tensor.info.numbers)) +
+           ", but the experts before it have " + std::string(GgufNumbersName(info.numbers)));
+    }
+    if (!std::equal(tensor.info.shape.begin(), tensor.info.shape.end(), info.shape.begin() + 1,
+                    info.shape.end())) {
+      fail("does not have the shape of the other experts");
+    }
+    ++info.shape[0];
+    tensor.file_offset =
+        tensor.expert * GgufBytes(info.numbers, engine::ElementCount(tensor.info.shape));
+  }
+  return infos;
+}
+
 void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
                       std::vector<GgufTensor>& tensors) {
   const ModelSource& source = context.source;
@@ -230,7 +270,7 @@ void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
     if (tensors[i].source >= 0) {
       wanted[tensors[i].source] = i;
     } else {
-      writer.Write(i, 0, std::as_bytes(std::span(tensors[i].values)));
+      writer.Write(tensors[i].file_tensor, 0, std::as_bytes(std::span(tensors[i].values)));
     }
   }
   TakeWritten(writer, context.journal, tensors, &wanted);
@@ -250,7 +290,7 @@ void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
       const auto found = wanted.find(source.Find(read.name));
       if (found == wanted.end()) return;
       GgufTensor& tensor = tensors[found->second];
-      WriteRows(RowReader(tensor, read.view, data.data()), found->second, source.name(), writer,
+      WriteRows(RowReader(tensor, read.view, data.data()), source.name(), writer,
                 context.ops.pool(), tensor);
       sync.Add({file, static_cast<int64_t>(found->second), NoteOf(tensor.error)}, {writer.path()});
     });

@@ -15,11 +15,15 @@ namespace tandem::convert {
 
 // Plans and writes the tensors of a GGUF file.
 
-// One tensor of the file. It is a source tensor under another name, perhaps with reordered rows or
-// 1 added, or `values`.
+// One tensor of the file, or the part of a stacked tensor that one expert has. It is a source
+// tensor under another name, perhaps with reordered rows or 1 added, or `values`.
 struct GgufTensor {
-  GgufTensorInfo info;
-  int64_t source = -1;  // index into ModelSource::tensors(); -1: `values`
+  GgufTensorInfo info;      // the shape of the part
+  int64_t source = -1;      // index into ModelSource::tensors(); -1: `values`
+  std::string weight = {};  // the family's name
+  int64_t expert = -1;      // the slice of a stacked tensor; -1: a tensor of its own
+  size_t file_tensor = 0;   // index into FileTensors
+  int64_t file_offset = 0;  // of the part in the file's tensor, in bytes
   engine::GgufChange change = engine::GgufChange::kNone;
   int64_t heads = 1;  // for kQueryPairs, kKeyPairs
   std::vector<float> values = {};
@@ -36,6 +40,11 @@ GgufNumbers GgufNumbersOf(const std::string& dtype);
 std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architecture,
                                         const engine::ModelConfig& config,
                                         const ModelSource& source, const std::string& dtype);
+
+// The tensors of the file, with stacked experts. Sets the places of the parts. Throws kDataLoss
+// naming a tensor whose experts are not all there or differ in shape or type.
+std::vector<GgufTensorInfo> FileTensors(const std::string& source,
+                                        std::vector<GgufTensor>& tensors);
 
 // Writes the data of all tensors. Parts of the source follow each other; the workers share the rows
 // of each tensor. Memory is the source's part plus a few MiB per worker. Tensors in the journal of

@@ -184,7 +184,7 @@ void AddSpecial(const ModelSource& source, const engine::ModelConfig& config,
   if (files.chat_template) keys.Add("tokenizer.chat_template", *files.chat_template);
 }
 
-std::optional<TokenizerFiles> Load(const ModelSource& source) {
+std::optional<TokenizerFiles> LoadTokenizer(const ModelSource& source) {
   return engine::LoadTokenizer(source.name(),
                                [&](std::string_view file) { return source.ReadText(file); });
 }
@@ -213,7 +213,7 @@ const std::string* FirstDifference(const Tokenizer& a, const Tokenizer& b, Speci
 
 void AddGgufTokenizer(const ModelSource& source, const engine::ModelConfig& config, GgufKeys& keys,
                       std::vector<std::string>* warnings) {
-  const auto files = Load(source);
+  const auto files = LoadTokenizer(source);
   if (!files) {
     keys.Add("tokenizer.ggml.model", "no_vocab");
     SpecialKeys special(config.vocab_size, keys);
@@ -232,7 +232,7 @@ void AddGgufTokenizer(const ModelSource& source, const engine::ModelConfig& conf
 
 void CompareTokenizers(const ModelSource& source, const ModelSource& written,
                        std::vector<std::string>* warnings) {
-  const auto is = Load(source), other = LoadWritten(written);
+  const auto is = LoadTokenizer(source), other = LoadWritten(written);
   if (!is) return;
   if (!other)
     throw Error(ErrorCode::kInternal, written.name() + ": the written file has no tokenizer");

@@ -74,9 +74,9 @@ float Quotient(float product, float factor) {
 // numbers, so whole blocks are tested for that first.
 void Quotients(float factor, float* values, int64_t n) {
   constexpr int kVectors = 8;
-  constexpr int64_t kBlock = kVectors * kLanes;
-  for (int64_t first = 0; first < n; first += kBlock) {
-    const auto bytes = static_cast<size_t>(std::min(kBlock, n - first)) * sizeof(float);
+  constexpr int64_t kStep = kVectors * kLanes;
+  for (int64_t first = 0; first < n; first += kStep) {
+    const auto bytes = static_cast<size_t>(std::min(kStep, n - first)) * sizeof(float);
     Floats products[kVectors];
     if (bytes < sizeof(products)) std::memset(products, 0, sizeof(products));
     std::memcpy(products, values + first, bytes);

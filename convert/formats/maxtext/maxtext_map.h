@@ -21,10 +21,12 @@ struct MaxTextArithmetic {
 // One MaxText parameter and the Hugging Face tensors in it.
 struct MaxTextLeaf {
   std::string name;                  // "decoder.layers.mlp.wi_0.kernel"
-  std::vector<int64_t> shape;        // scanned: layers are axis 1
-  std::vector<std::string> tensors;  // one per layer, in order; one if the leaf is of no layer
+  std::vector<int64_t> shape;        // experts are axis 0; scanned: layers are axis 1
+  std::vector<std::string> tensors;  // ascending by expert, then by layer
   std::vector<int64_t> tensor_shape;
   bool is_scanned = false;
+  int64_t n_experts = 0;       // 0: the leaf has no axis of experts
+  int64_t inner_layers = 0;    // scanned: size of a second axis of layers, axis 2; 0: none
   bool is_transposed = false;  // [out, in] in Hugging Face, [in, out] here
   // If > 0, a head's outputs are interleaved as the pairs that rope rotates.
   int64_t rotated_head_dim = 0;
@@ -34,8 +36,8 @@ struct MaxTextLeaf {
 
   // Whether the leaf is one tensor in the same element order.
   bool IsTable() const { return !is_transposed && tensors.size() == 1; }
-  int64_t n_layers() const { return static_cast<int64_t>(tensors.size()); }
-  // Axes of one layer in the leaf, with heads merged: [rows, columns].
+  int64_t n_tensors() const { return static_cast<int64_t>(tensors.size()); }
+  // Axes of one tensor in the leaf, with heads merged: [rows, columns].
   int64_t rows() const;
   int64_t columns() const;
 };

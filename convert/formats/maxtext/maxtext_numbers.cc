@@ -115,11 +115,13 @@ Store StoreOf(DType dtype) {
 
 int64_t BytesOf(DType dtype) { return static_cast<int64_t>(engine::DTypeBytes(dtype)); }
 
-// Returns the element offset in the leaf of a layer's row.
-int64_t RowOffset(const MaxTextLeaf& leaf, int64_t layer, int64_t row) {
-  const int64_t layers = leaf.is_scanned ? leaf.n_layers() : 1;
-  const int64_t within = leaf.is_scanned ? layer : 0;
+// Returns the element offset in the leaf of a tensor's row. Axes before the layers are the rows of
+// a layer; with experts the whole tensors follow each other.
+int64_t RowOffset(const MaxTextLeaf& leaf, int64_t index, int64_t row) {
   const int64_t columns = leaf.columns();
+  if (leaf.n_experts > 0) return (index * leaf.rows() + row) * columns;
+  const int64_t layers = leaf.is_scanned ? leaf.n_tensors() : 1;
+  const int64_t within = leaf.is_scanned ? index : 0;
   return ((row / leaf.group * layers + within) * leaf.group + row % leaf.group) * columns;
 }
 
@@ -189,7 +191,7 @@ bool IsUnchanged(const MaxTextLeaf& leaf, DType leaf_dtype, DType tensor_dtype) 
   return leaf.arithmetic.IsNone() && tensor_dtype == leaf_dtype;
 }
 
-bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
+bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t index, RowRange rows,
                   std::span<const std::byte> tensor, DType tensor_dtype, DType leaf_dtype,
                   std::span<std::byte> out) {
   const Load load = LoadOf(tensor_dtype);
@@ -217,7 +219,7 @@ bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
     return tensor.data() + ((OutputOf(leaf, column) - outputs.first) * n_rows + row) * from_bytes;
   };
   const auto leaf_at = [&](int64_t row, int64_t column) {
-    return out.data() + (RowOffset(leaf, layer, row) + column) * to_bytes;
+    return out.data() + (RowOffset(leaf, index, row) + column) * to_bytes;
   };
   if (IsUnchanged(leaf, leaf_dtype, tensor_dtype)) {
     from_bytes == 2 ? MoveToLeaf<uint16_t>({0, n_rows}, outputs, tensor_at, leaf_at)
@@ -260,7 +262,7 @@ bool RunToTensor(const MaxTextLeaf& leaf, int64_t first, std::span<const std::by
   return fits;
 }
 
-bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
+bool LeafToTensor(const MaxTextLeaf& leaf, int64_t index, RowRange rows,
                   std::span<const std::byte> bytes, DType leaf_dtype, DType tensor_dtype,
                   const Corrections& corrections, std::span<std::byte> out) {
   const Load load = LoadOf(leaf_dtype);
@@ -275,7 +277,7 @@ bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
   // The tensor's rows are the leaf's columns and its columns the leaf's rows.
   const int64_t n_inputs = leaf.rows();
   const auto leaf_at = [&](int64_t row, int64_t column) {
-    return bytes.data() + (RowOffset(leaf, layer, row) + column) * from_bytes;
+    return bytes.data() + (RowOffset(leaf, index, row) + column) * from_bytes;
   };
   const auto place_of = [&](int64_t row, int64_t column) {
     return OutputOf(leaf, column) * n_inputs + row;

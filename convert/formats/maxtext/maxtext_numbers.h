@@ -21,17 +21,17 @@ struct RowRange {
   int64_t last = 0;
 };
 
-// Converts rows of a layer's tensor into the leaf. `tensor` holds just these rows; interleaved
+// Converts rows of the leaf's tensor `index` into it. `tensor` holds just these rows; interleaved
 // outputs need whole heads. Vocabulary rows beyond the tensor's are converted from zeros. Returns
 // false if the leaf's dtype cannot hold a value. Any thread; ranges that do not overlap may run
 // concurrently.
-bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
+bool TensorToLeaf(const MaxTextLeaf& leaf, int64_t index, RowRange rows,
                   std::span<const std::byte> tensor, engine::DType tensor_dtype,
                   engine::DType leaf_dtype, std::span<std::byte> out);
 
 // The inverse, for some rows of the tensor, which `out` holds; interleaved outputs need whole
-// heads. A vector that shares its parameter with other layers is one row. Any thread.
-bool LeafToTensor(const MaxTextLeaf& leaf, int64_t layer, RowRange rows,
+// heads. A vector that shares its parameter with others is one row. Any thread.
+bool LeafToTensor(const MaxTextLeaf& leaf, int64_t index, RowRange rows,
                   std::span<const std::byte> bytes, engine::DType leaf_dtype,
                   engine::DType tensor_dtype, const Corrections& corrections,
                   std::span<std::byte> out);

@@ -44,6 +44,7 @@ constexpr std::array kNotParameters = {"opt_state", "optimizer", "optimizer_stat
 // Keys that may precede a parameter's name.
 constexpr std::array kPrefixes = {"params", "model", "model_params", "base", "state", "items"};
 constexpr std::array kRoots = {"decoder", "token_embedder"};
+constexpr std::array<std::string_view, 3> kGroups = {"layers", "dense_layers", "moe_layers"};
 
 bool IsNumber(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
@@ -71,15 +72,18 @@ std::string ParameterName(const Leaf& leaf, const std::string& where) {
   std::string name;
   for (auto key = root; key != keys.end(); ++key) {
     // Layers may form a list, whose index is a key of its own.
-    const bool is_index = key != root && *(key - 1) == "layers" && IsNumber(*key);
+    const bool is_index = key != root && (key - 1)->ends_with("layers") && IsNumber(*key);
     name += (name.empty() ? "" : is_index ? "_" : ".") + *key;
   }
   return name;
 }
 
 bool IsUnscanned(const std::string& name) {
-  constexpr std::string_view kLayer = "decoder.layers_";
-  return name.starts_with(kLayer) && IsNumber(name.substr(kLayer.size(), 1));
+  for (const std::string_view group : kGroups) {
+    const std::string layer = "decoder." + std::string(group) + "_";
+    if (name.starts_with(layer) && IsNumber(name.substr(layer.size(), 1))) return true;
+  }
+  return false;
 }
 
 std::string NearestNames(const std::vector<MaxTextLeaf>& leaves, const std::string& name) {
@@ -163,7 +167,8 @@ class MaxTextSource final : public ModelSource {
     const fs::path root = checkpoint_.item_dir().parent_path().parent_path();
     const std::string config_name = (texts_.dir() / "config.json").string();
     const Json config = engine::ParseUntrustedJson(*texts_.Read("config.json"), config_name);
-    config_ = engine::FindFamily(config, config_name).parse_config(config, config_name);
+    config_ =
+        engine::ParseModelConfig(engine::FindFamily(config, config_name), config, config_name);
     if (fs::is_regular_file(root / kMaxTextRecordFile)) {
       record_ = ParseMaxTextRecord(engine::ReadWholeFile(root / kMaxTextRecordFile, kMaxTextBytes),
                                    (root / kMaxTextRecordFile).string());
@@ -206,10 +211,10 @@ class MaxTextSource final : public ModelSource {
       take(TensorOf(wanted, 0), out);
     } else {
       const Bytes bytes = LoadLeaf(wanted, OneByOne, &space->leaf);
-      for (int64_t layer = 0; layer < wanted.map.n_layers(); ++layer) {
-        const engine::NamedTensor& tensor = TensorOf(wanted, layer);
+      for (int64_t index = 0; index < wanted.map.n_tensors(); ++index) {
+        const engine::NamedTensor& tensor = TensorOf(wanted, index);
         const std::span<std::byte> out = room(tensor);
-        Decode(wanted, layer, bytes, out);
+        Decode(wanted, index, bytes, out);
         take(tensor, out);
       }
     }
@@ -236,15 +241,15 @@ class MaxTextSource final : public ModelSource {
   }
   // Reading the layers of one parameter in sequence reads the parameter once.
   Bytes Read(int64_t tensor, std::vector<std::byte>* buffer) const override {
-    const auto& [part, layer] = places_.at(static_cast<size_t>(tensor));
+    const auto& [part, index] = places_.at(static_cast<size_t>(tensor));
     const Part& wanted = parts_[static_cast<size_t>(part)];
-    buffer->resize(TensorOf(wanted, layer).view.bytes());
+    buffer->resize(TensorOf(wanted, index).view.bytes());
     if (IsInRuns(wanted)) {
       DecodeTable(wanted, *buffer);
       return *buffer;
     }
     std::unique_lock<std::mutex> lock;
-    Decode(wanted, layer, Remembered(part, &lock), *buffer);
+    Decode(wanted, index, Remembered(part, &lock), *buffer);
     return *buffer;
   }
 
@@ -252,15 +257,15 @@ class MaxTextSource final : public ModelSource {
   struct Part {
     MaxTextLeaf map;
     const Leaf* leaf = nullptr;
-    std::vector<int64_t> tensors;  // by layer
+    std::vector<int64_t> tensors;  // as map.tensors
   };
 
   [[noreturn]] void Broken(const std::string& why) const {
     throw Error(ErrorCode::kDataLoss, name_ + ": " + why);
   }
 
-  const engine::NamedTensor& TensorOf(const Part& part, int64_t layer) const {
-    return tensors_[static_cast<size_t>(part.tensors[static_cast<size_t>(layer)])];
+  const engine::NamedTensor& TensorOf(const Part& part, int64_t index) const {
+    return tensors_[static_cast<size_t>(part.tensors[static_cast<size_t>(index)])];
   }
 
   void MatchLeaves() {
@@ -325,23 +330,23 @@ class MaxTextSource final : public ModelSource {
     std::vector<Entry> entries;
     for (size_t part = 0; part < parts_.size(); ++part) {
       const MaxTextLeaf& map = parts_[part].map;
-      for (size_t layer = 0; layer < map.tensors.size(); ++layer) {
-        engine::NamedTensor tensor{map.tensors[layer], {}};
+      for (size_t index = 0; index < map.tensors.size(); ++index) {
+        engine::NamedTensor tensor{map.tensors[index], {}};
         tensor.view.shape = map.tensor_shape;
         const auto recorded = record_.dtypes.find(tensor.name);
         tensor.view.dtype = dtype                              ? *dtype
                             : recorded != record_.dtypes.end() ? recorded->second
                             : of_config                        ? *of_config
                                                                : *parts_[part].leaf->array->dtype;
-        entries.push_back({std::move(tensor), {part, layer}});
+        entries.push_back({std::move(tensor), {part, index}});
       }
       parts_[part].tensors.resize(map.tensors.size());
     }
     std::sort(entries.begin(), entries.end(),
               [](const Entry& a, const Entry& b) { return a.tensor.name < b.tensor.name; });
     for (Entry& entry : entries) {
-      const auto& [part, layer] = entry.place;
-      parts_[static_cast<size_t>(part)].tensors[static_cast<size_t>(layer)] =
+      const auto& [part, index] = entry.place;
+      parts_[static_cast<size_t>(part)].tensors[static_cast<size_t>(index)] =
           static_cast<int64_t>(tensors_.size());
       tensors_.push_back(std::move(entry.tensor));
       places_.push_back(entry.place);
@@ -435,25 +440,25 @@ class MaxTextSource final : public ModelSource {
     return part.map.has_vocabulary ? std::min(rows, part.map.tensor_shape[0]) : rows;
   }
 
-  void Decode(const Part& part, int64_t layer, Bytes bytes, std::span<std::byte> out) const {
+  void Decode(const Part& part, int64_t index, Bytes bytes, std::span<std::byte> out) const {
     const RowRange rows{0, part.map.IsTable() ? RowsThere(part) : part.map.columns()};
-    DecodeRows(part, layer, rows, bytes, out);
+    DecodeRows(part, index, rows, bytes, out);
     if (part.map.IsTable()) AppendRows(part, out);
   }
 
-  void DecodeRows(const Part& part, int64_t layer, RowRange rows, Bytes bytes,
+  void DecodeRows(const Part& part, int64_t index, RowRange rows, Bytes bytes,
                   std::span<std::byte> out) const {
-    const engine::NamedTensor& tensor = TensorOf(part, layer);
+    const engine::NamedTensor& tensor = TensorOf(part, index);
     AlignedBuffer steps;
-    if (!LeafToTensor(part.map, layer, rows, bytes, *part.leaf->array->dtype, tensor.view.dtype,
+    if (!LeafToTensor(part.map, index, rows, bytes, *part.leaf->array->dtype, tensor.view.dtype,
                       CorrectionsOf(tensor, OneByOne, &steps), out)) {
       RefuseValues(part, tensor);
     }
   }
 
-  // Consecutive rows of a layer's tensor; of a table only rows that the parameter has.
+  // Consecutive rows of one tensor; of a table only rows that the parameter has.
   struct Piece {
-    int64_t layer = 0;
+    int64_t index = 0;
     RowRange rows;
   };
   static constexpr size_t kPieceBytes = size_t{1} << 20;
@@ -468,25 +473,25 @@ class MaxTextSource final : public ModelSource {
     const int64_t n_rows = part.map.IsTable() ? RowsThere(part) : part.map.columns();
     const int64_t head = std::max<int64_t>(1, part.map.rotated_head_dim);
     std::vector<Piece> pieces;
-    for (int64_t layer = 0; layer < part.map.n_layers(); ++layer) {
-      const engine::NamedTensor& tensor = TensorOf(part, layer);
+    for (int64_t index = 0; index < part.map.n_tensors(); ++index) {
+      const engine::NamedTensor& tensor = TensorOf(part, index);
       const auto fitting = static_cast<int64_t>(kPieceBytes / RowBytes(part, tensor));
       int64_t step = std::max<int64_t>(1, fitting / head) * head;
       if (ExactLeaf(tensor.name) != nullptr) step = n_rows;  // reads corrections once
       for (int64_t row = 0; row < n_rows; row += step) {
-        pieces.push_back({layer, {row, std::min(row + step, n_rows)}});
+        pieces.push_back({index, {row, std::min(row + step, n_rows)}});
       }
     }
     return pieces;
   }
 
   void DecodePiece(const Part& part, const Piece& piece, Bytes bytes, const TakePiece& take) const {
-    const engine::NamedTensor& tensor = TensorOf(part, piece.layer);
+    const engine::NamedTensor& tensor = TensorOf(part, piece.index);
     const size_t row_bytes = RowBytes(part, tensor);
     std::unique_ptr<Workspace> space = Borrow();
     const std::span<std::byte> out =
         Room(static_cast<size_t>(piece.rows.last - piece.rows.first) * row_bytes, &space->tensor);
-    DecodeRows(part, piece.layer, piece.rows, bytes, out);
+    DecodeRows(part, piece.index, piece.rows, bytes, out);
     take(tensor, piece.rows.first * static_cast<int64_t>(row_bytes), out);
     GiveBack(std::move(space));
   }
@@ -629,7 +634,7 @@ class MaxTextSource final : public ModelSource {
   std::map<std::string, const Leaf*> exact_leaves_;
   std::vector<Part> parts_;
   std::vector<engine::NamedTensor> tensors_;
-  std::vector<std::pair<int64_t, int64_t>> places_;  // tensor -> (part, layer)
+  std::vector<std::pair<int64_t, int64_t>> places_;  // tensor -> (part, index in it)
 
   mutable std::mutex mutex_;  // guards spaces_
   mutable std::vector<std::unique_ptr<Workspace>> spaces_;

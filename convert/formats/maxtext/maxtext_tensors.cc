@@ -100,21 +100,21 @@ void MaxTextTensors::LetGo(const MaxTextLeaf& leaf) const {
 }
 
 const engine::ConstTensorView& MaxTextTensors::ViewOf(const MaxTextLeaf& leaf,
-                                                      int64_t layer) const {
-  const int64_t at = places_.at(leaf.tensors[static_cast<size_t>(layer)]);
+                                                      int64_t index) const {
+  const int64_t at = places_.at(leaf.tensors[static_cast<size_t>(index)]);
   return source_.tensors()[static_cast<size_t>(at)].view;
 }
 
-ModelSource::Bytes MaxTextTensors::Read(const MaxTextLeaf& leaf, int64_t layer,
+ModelSource::Bytes MaxTextTensors::Read(const MaxTextLeaf& leaf, int64_t index,
                                         std::vector<std::byte>* buffer) const {
-  return source_.Read(places_.at(leaf.tensors[static_cast<size_t>(layer)]), buffer);
+  return source_.Read(places_.at(leaf.tensors[static_cast<size_t>(index)]), buffer);
 }
 
 void MaxTextTensors::ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const {
-  if (leaf.n_layers() > 1) {
-    RunAll(pool_, leaf.n_layers(), [&](int64_t layer, int) {
+  if (leaf.n_tensors() > 1) {
+    RunAll(pool_, leaf.n_tensors(), [&](int64_t index, int) {
       std::vector<std::byte> buffer;
-      task(layer, Read(leaf, layer, &buffer), {0, n_rows});
+      task(index, Read(leaf, index, &buffer), {0, n_rows});
     });
     return;
   }
@@ -134,8 +134,8 @@ Loss MaxTextTensors::LossIn(const MaxTextLeaf& leaf, DType leaf_dtype) const {
   std::mutex mutex;  // guards loss
   const int64_t there =
       leaf.has_vocabulary ? std::min(leaf.shape[0], leaf.tensor_shape[0]) : leaf.tensor_shape[0];
-  ForRows(leaf, there, [&](int64_t layer, ModelSource::Bytes tensor, RowRange /*rows*/) {
-    const DType dtype = DTypeOf(leaf, layer);
+  ForRows(leaf, there, [&](int64_t index, ModelSource::Bytes tensor, RowRange /*rows*/) {
+    const DType dtype = DTypeOf(leaf, index);
     const Loss of_part = LossOf(leaf.arithmetic, leaf_dtype, tensor, dtype);
     const std::lock_guard lock(mutex);
     loss.Add(of_part);
@@ -147,10 +147,10 @@ std::vector<std::byte> MaxTextTensors::LeafBytes(const MaxTextLeaf& leaf, DType 
   std::vector<std::byte> bytes(static_cast<size_t>(engine::ElementCount(leaf.shape)) *
                                engine::DTypeBytes(dtype));
   const int64_t n_rows = leaf.has_vocabulary ? leaf.shape[0] : leaf.tensor_shape[0];
-  ForRows(leaf, n_rows, [&](int64_t layer, ModelSource::Bytes tensor, RowRange rows) {
-    if (TensorToLeaf(leaf, layer, rows, tensor, DTypeOf(leaf, layer), dtype, bytes)) return;
+  ForRows(leaf, n_rows, [&](int64_t index, ModelSource::Bytes tensor, RowRange rows) {
+    if (TensorToLeaf(leaf, index, rows, tensor, DTypeOf(leaf, index), dtype, bytes)) return;
     throw Error(ErrorCode::kDataLoss, source_.name() + ": tensor " +
-                                          Quoted(leaf.tensors[static_cast<size_t>(layer)]) +
+                                          Quoted(leaf.tensors[static_cast<size_t>(index)]) +
                                           " has values outside the range of " +
                                           std::string(DTypeName(dtype)) + "; choose another dtype");
   });
@@ -159,10 +159,10 @@ std::vector<std::byte> MaxTextTensors::LeafBytes(const MaxTextLeaf& leaf, DType 
 }
 
 template <typename Int>
-std::optional<std::vector<Int>> MaxTextTensors::StepsOf(const MaxTextLeaf& leaf, int64_t layer,
+std::optional<std::vector<Int>> MaxTextTensors::StepsOf(const MaxTextLeaf& leaf, int64_t index,
                                                         DType leaf_dtype,
                                                         ModelSource::Bytes tensor) const {
-  const DType dtype = DTypeOf(leaf, layer);
+  const DType dtype = DTypeOf(leaf, index);
   const size_t piece_bytes = size_t{kPieceElements} * engine::DTypeBytes(dtype);
   std::vector<Int> all;
   all.reserve(tensor.size() / engine::DTypeBytes(dtype));

@@ -21,12 +21,12 @@ class MaxTextTensors {
   // kDataLoss for a shape that differs from config.json's.
   MaxTextTensors(const ModelSource& source, const engine::ModelConfig& config, ThreadPool& pool);
 
-  const engine::ConstTensorView& ViewOf(const MaxTextLeaf& leaf, int64_t layer) const;
-  engine::DType DTypeOf(const MaxTextLeaf& leaf, int64_t layer) const {
-    return ViewOf(leaf, layer).dtype;
+  const engine::ConstTensorView& ViewOf(const MaxTextLeaf& leaf, int64_t index) const;
+  engine::DType DTypeOf(const MaxTextLeaf& leaf, int64_t index) const {
+    return ViewOf(leaf, index).dtype;
   }
-  // Returns the tensor of a layer; its bytes are in `buffer` or in the source.
-  ModelSource::Bytes Read(const MaxTextLeaf& leaf, int64_t layer,
+  // Returns a tensor of the leaf; its bytes are in `buffer` or in the source.
+  ModelSource::Bytes Read(const MaxTextLeaf& leaf, int64_t index,
                           std::vector<std::byte>* buffer) const;
   // Releases the leaf's tensors, which will not be read again.
   void LetGo(const MaxTextLeaf& leaf) const;
@@ -35,17 +35,17 @@ class MaxTextTensors {
   std::vector<std::byte> LeafBytes(const MaxTextLeaf& leaf, engine::DType dtype) const;
   // Returns what the leaf's numbers lose in that dtype.
   Loss LossIn(const MaxTextLeaf& leaf, engine::DType leaf_dtype) const;
-  // Returns CorrectionSteps of a layer's tensor, computed piece by piece; nullopt if a step does
+  // Returns CorrectionSteps of a tensor, computed piece by piece; nullopt if a step does
   // not fit in Int (int8_t or int32_t).
   template <typename Int>
-  std::optional<std::vector<Int>> StepsOf(const MaxTextLeaf& leaf, int64_t layer,
+  std::optional<std::vector<Int>> StepsOf(const MaxTextLeaf& leaf, int64_t index,
                                           engine::DType leaf_dtype,
                                           ModelSource::Bytes tensor) const;
 
  private:
-  // Runs task(layer, bytes, rows) in parallel: whole layers of a leaf with several, else ranges of
+  // Runs task(index, bytes, rows) in parallel: whole tensors of a leaf with several, else ranges of
   // rows of its one tensor. Throws the first exception of a task.
-  using Task = std::function<void(int64_t layer, ModelSource::Bytes tensor, RowRange rows)>;
+  using Task = std::function<void(int64_t index, ModelSource::Bytes tensor, RowRange rows)>;
   void ForRows(const MaxTextLeaf& leaf, int64_t n_rows, const Task& task) const;
 
   const ModelSource& source_;

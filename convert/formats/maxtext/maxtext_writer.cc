@@ -145,8 +145,8 @@ class MaxTextWriter {
 
   WrittenLeaf Write(const MaxTextLeaf& leaf) {
     DType tensor_dtype = tensors_.DTypeOf(leaf, 0);
-    for (int64_t layer = 1; layer < leaf.n_layers(); ++layer) {
-      if (tensors_.DTypeOf(leaf, layer) != tensor_dtype) tensor_dtype = DType::kF32;
+    for (int64_t index = 1; index < leaf.n_tensors(); ++index) {
+      if (tensors_.DTypeOf(leaf, index) != tensor_dtype) tensor_dtype = DType::kF32;
     }
     const Choice choice = Choose(leaf, tensor_dtype);
     WrittenLeaf written{.dtype = choice.dtype, .bf16_loss = choice.bf16_loss};
@@ -187,8 +187,8 @@ class MaxTextWriter {
   }
 
   void Advance(const MaxTextLeaf& leaf) const {
-    for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
-      context_.advance(static_cast<int64_t>(tensors_.ViewOf(leaf, layer).bytes()));
+    for (int64_t index = 0; index < leaf.n_tensors(); ++index) {
+      context_.advance(static_cast<int64_t>(tensors_.ViewOf(leaf, index).bytes()));
     }
   }
 
@@ -207,7 +207,7 @@ class MaxTextWriter {
   }
 
   static int64_t Elements(const MaxTextLeaf& leaf) {
-    return engine::ElementCount(leaf.tensor_shape) * leaf.n_layers();
+    return engine::ElementCount(leaf.tensor_shape) * leaf.n_tensors();
   }
 
   StoredArray WriteLeaf(const MaxTextLeaf& leaf, DType dtype) {
@@ -237,14 +237,14 @@ class MaxTextWriter {
 
   void WriteCorrections(const MaxTextLeaf& leaf, DType dtype, WrittenLeaf* written) {
     std::vector<std::byte> buffer;
-    for (int64_t layer = 0; layer < leaf.n_layers(); ++layer) {
-      const std::string& name = leaf.tensors[static_cast<size_t>(layer)];
-      const ModelSource::Bytes tensor = tensors_.Read(leaf, layer, &buffer);
-      if (const auto bytes = tensors_.StepsOf<int8_t>(leaf, layer, dtype, tensor)) {
+    for (int64_t index = 0; index < leaf.n_tensors(); ++index) {
+      const std::string& name = leaf.tensors[static_cast<size_t>(index)];
+      const ModelSource::Bytes tensor = tensors_.Read(leaf, index, &buffer);
+      if (const auto bytes = tensors_.StepsOf<int8_t>(leaf, index, dtype, tensor)) {
         AddCorrections(leaf, name, DType::kI8, *bytes, written);
       } else {
         AddCorrections(leaf, name, DType::kI32,
-                       *tensors_.StepsOf<int32_t>(leaf, layer, dtype, tensor), written);
+                       *tensors_.StepsOf<int32_t>(leaf, index, dtype, tensor), written);
       }
     }
   }

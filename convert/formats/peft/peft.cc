@@ -166,6 +166,7 @@ class Extraction {
     engine::Sha256Digest a_hash = {}, b_hash = {};
 
     bool HasModule() const { return is_linear && norms.change2 > 0; }
+    int64_t LargestRank() const { return std::min(spec->n, spec->k); }
     std::string path() const { return engine::ModulePath(*spec); }
   };
 
@@ -206,17 +207,19 @@ class Extraction {
       throw Refused(both + " have the same weights, so there is no adapter to extract",
                     "source.base");
     }
-    bool has_module = false;
+    // Smaller modules, such as a gate with one output, get factors padded with zeros.
+    const Weight* largest = nullptr;
     for (const Weight& weight : weights_) {
       if (!weight.HasModule()) continue;
-      has_module = true;
-      const int64_t most = std::min(weight.spec->n, weight.spec->k);
-      if (report_.rank <= most) continue;
-      throw Refused("rank " + std::to_string(report_.rank) + " exceeds the largest rank of " +
-                        Quoted(weight.spec->name) + ", which is " + std::to_string(most),
+      if (largest == nullptr || weight.LargestRank() > largest->LargestRank()) largest = &weight;
+    }
+    if (largest != nullptr && report_.rank > largest->LargestRank()) {
+      throw Refused("rank " + std::to_string(report_.rank) + " exceeds " +
+                        std::to_string(largest->LargestRank()) + ", the largest rank of " +
+                        Quoted(largest->spec->name) + " and of every other tuned weight",
                     "target.rank");
     }
-    if (has_module) return;
+    if (largest != nullptr) return;
     throw Refused(both +
                       " have the same linear weights; an adapter cannot express changes of other "
                       "weights, such as " +

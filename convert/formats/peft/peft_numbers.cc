@@ -115,8 +115,13 @@ void WeightDifference::ForPieces(const Visit& visit) const {
 LowRankFactors Factorise(const std::vector<float>& difference, int64_t rows, int64_t cols,
                          int64_t rank, float scale, ThreadPool& pool,
                          const std::function<void()>& pause) {
-  LowRankFactors factors =
-      Split(ComputeTruncatedSvd(difference, rows, cols, rank, pool, pause), scale, rows, cols);
+  const int64_t computed = std::min({rank, rows, cols});
+  TruncatedSvd svd = ComputeTruncatedSvd(difference, rows, cols, computed, pool, pause);
+  svd.rank = rank;
+  svd.values.resize(static_cast<size_t>(rank));
+  svd.left.resize(static_cast<size_t>(rank * rows));
+  svd.right.resize(static_cast<size_t>(rank * cols));
+  LowRankFactors factors = Split(svd, scale, rows, cols);
   pause();
   factors.error2 = Error2(difference, factors, rank, scale, rows, cols, pool);
   return factors;

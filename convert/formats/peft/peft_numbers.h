@@ -49,8 +49,8 @@ struct LowRankFactors {
   double error2 = 0;         // |D - scale left right|², with the f32 factors
 };
 
-// Returns the truncated SVD with each singular value split evenly. `pause` and requirements as for
-// ComputeTruncatedSvd.
+// Returns the truncated SVD with each singular value split evenly. A rank above min(rows, cols)
+// adds zeros. `pause` and other requirements as for ComputeTruncatedSvd.
 LowRankFactors Factorise(const std::vector<float>& difference, int64_t rows, int64_t cols,
                          int64_t rank, float scale, ThreadPool& pool,
                          const std::function<void()>& pause);

@@ -8,9 +8,9 @@ namespace {
 constexpr int kMaxDepth = 64;
 
 bool IsSpace(char byte) { return byte == ' ' || byte == '\t' || byte == '\n' || byte == '\r'; }
-bool IsDigit(char byte) { return byte >= '0' && byte <= '9'; }
+bool IsDigitByte(char byte) { return byte >= '0' && byte <= '9'; }
 bool IsHexDigit(char byte) {
-  return IsDigit(byte) || (byte >= 'a' && byte <= 'f') || (byte >= 'A' && byte <= 'F');
+  return IsDigitByte(byte) || (byte >= 'a' && byte <= 'f') || (byte >= 'A' && byte <= 'F');
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ JsonScanner::State JsonScanner::BeginValue(char byte) {
     case '0':
       return State::kZero;
     default:
-      return IsDigit(byte) ? State::kInteger : State::kBad;
+      return IsDigitByte(byte) ? State::kInteger : State::kBad;
   }
 }
 
@@ -98,24 +98,24 @@ JsonScanner::State JsonScanner::InNumber(char byte) {
   switch (state_) {
     case State::kMinus:
       if (byte == '0') return State::kZero;
-      return IsDigit(byte) ? State::kInteger : State::kBad;
+      return IsDigitByte(byte) ? State::kInteger : State::kBad;
     case State::kZero:
     case State::kInteger:
-      if (state_ == State::kInteger && IsDigit(byte)) return state_;
+      if (state_ == State::kInteger && IsDigitByte(byte)) return state_;
       if (byte == '.') return State::kPoint;
       return is_exponent ? State::kExponent : AfterNumber(byte);
     case State::kPoint:
-      return IsDigit(byte) ? State::kFraction : State::kBad;
+      return IsDigitByte(byte) ? State::kFraction : State::kBad;
     case State::kFraction:
-      if (IsDigit(byte)) return state_;
+      if (IsDigitByte(byte)) return state_;
       return is_exponent ? State::kExponent : AfterNumber(byte);
     case State::kExponent:
       if (byte == '+' || byte == '-') return State::kExponentSign;
-      return IsDigit(byte) ? State::kExponentDigits : State::kBad;
+      return IsDigitByte(byte) ? State::kExponentDigits : State::kBad;
     case State::kExponentSign:
-      return IsDigit(byte) ? State::kExponentDigits : State::kBad;
+      return IsDigitByte(byte) ? State::kExponentDigits : State::kBad;
     default:  // kExponentDigits
-      return IsDigit(byte) ? state_ : AfterNumber(byte);
+      return IsDigitByte(byte) ? state_ : AfterNumber(byte);
   }
 }
 

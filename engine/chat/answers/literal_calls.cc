@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/utf8.h"
 #include "engine/chat/answers/json_scanner.h"
 #include "engine/chat/answers/partial_mark.h"
 
@@ -15,25 +16,6 @@ namespace {
 constexpr int kMaxLiteralDepth = 64;
 constexpr std::string_view kNameBytes =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
-
-void AppendUtf8(std::string& out, uint32_t code) {
-  const auto add = [&out](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    add(code);
-  } else if (code < 0x800) {
-    add(0xC0 | code >> 6);
-    add(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    add(0xE0 | code >> 12);
-    add(0x80 | (code >> 6 & 0x3F));
-    add(0x80 | (code & 0x3F));
-  } else {
-    add(0xF0 | code >> 18);
-    add(0x80 | (code >> 12 & 0x3F));
-    add(0x80 | (code >> 6 & 0x3F));
-    add(0x80 | (code & 0x3F));
-  }
-}
 
 // Reads values and appends them as JSON. Every function returns false at the first byte that the
 // syntax does not allow.
@@ -214,10 +196,10 @@ class LiteralReader {
       text_.remove_prefix(2);
       if (!HexDigits(4, low) || low < 0xDC00 || low > 0xDFFF) return false;
       code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-    } else if (code >= 0xDC00 && code < 0xE000) {
+    } else if ((code >= 0xDC00 && code < 0xE000) || code > 0x10FFFF) {
       return false;
     }
-    AppendUtf8(out, code);
+    AppendUtf8(code, out);
     return true;
   }
 

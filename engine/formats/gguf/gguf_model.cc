@@ -1,6 +1,7 @@
 #include "engine/formats/gguf/gguf_model.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -16,7 +17,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+// Far above known models; each expert of a stacked tensor counts as a tensor.
+constexpr int64_t kMaxExperts = 1 << 12;
+constexpr size_t kMaxModelTensors = size_t{1} << 20;
 
 // The keys of one architecture in a file.
 class Keys final : public GgufMetadata {
@@ -47,8 +50,9 @@ class Keys final : public GgufMetadata {
     }
     return numbers[0];
   }
-  std::optional<std::vector<float>> RopeDivisors(int64_t head_dim) const override {
-    const GgufFile::Tensor* tensor = file_.Find(kRopeDivisors);
+  std::optional<std::vector<float>> RopeDivisors(std::string_view name,
+                                                 int64_t pairs) const override {
+    const GgufFile::Tensor* tensor = file_.Find(name);
     if (tensor == nullptr) return std::nullopt;
     const auto fail = [&](ErrorCode code, const std::string& what) {
       throw Error(code, file_.name() + ": tensor " + Quoted(tensor->name) + " " + what);
@@ -59,10 +63,10 @@ class Keys final : public GgufMetadata {
                                         "; rope frequency divisors must be floating point");
     }
     const int64_t count = ElementCount(tensor->shape);
-    if (count != head_dim / 2) {
-      fail(ErrorCode::kDataLoss, "has " + std::to_string(count) + " numbers, but a head of size " +
-                                     std::to_string(head_dim) + " has " +
-                                     std::to_string(head_dim / 2) + " frequencies");
+    if (count != pairs) {
+      fail(ErrorCode::kDataLoss, "has " + std::to_string(count) +
+                                     " numbers, but the rope of a head has " +
+                                     std::to_string(pairs) + " frequencies");
     }
     return DecodeTensor({.view = {tensor->data.data(), tensor->dtype, tensor->shape}});
   }
@@ -74,6 +78,11 @@ class Keys final : public GgufMetadata {
   const GgufFile& file_;
   std::string prefix_;
 };
+
+bool IsPartOfConfig(std::string_view tensor) {
+  return tensor == kGgufRopeDivisors || tensor == kGgufShortRopeDivisors ||
+         tensor == kGgufLongRopeDivisors;
+}
 
 constexpr std::string_view kArchitectureKey = "general.architecture";
 
@@ -128,6 +137,19 @@ int64_t HeadsOf(const GgufFile& file, const GgufFile::Tensor& tensor, const Keys
   return heads;
 }
 
+// Gate and up are the halves of one tensor's rows.
+void TakeHalf(const GgufFile& file, const GgufFile::Tensor& tensor, bool second,
+              StoredTensor* stored) {
+  int64_t& rows = stored->view.shape.front();
+  if (rows % 2 != 0) {
+    throw Error(ErrorCode::kDataLoss, file.name() + ": tensor " + Quoted(tensor.name) + " has " +
+                                          std::to_string(rows) +
+                                          " rows, which have no equal halves");
+  }
+  rows /= 2;
+  if (second) stored->view.data += tensor.data.size() / 2;
+}
+
 StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufChange change,
                    const Keys& keys) {
   StoredTensor stored{.view = {tensor.data.data(), tensor.dtype, tensor.shape},
@@ -155,8 +177,59 @@ StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufCha
       std::reverse(stored.view.shape.begin(), stored.view.shape.end());
       stored.transposed = true;
       break;
+    case GgufChange::kOneRow:
+      if (stored.view.shape.size() == 1) stored.view.shape.insert(stored.view.shape.begin(), 1);
+      break;
+    case GgufChange::kFirstHalf:
+    case GgufChange::kSecondHalf:
+      TakeHalf(file, tensor, change == GgufChange::kSecondHalf, &stored);
+      break;
   }
   return stored;
+}
+
+// Calls `take` for each expert of a stacked tensor.
+void ForEachExpert(const GgufFile& file, const GgufFile::Tensor& tensor,
+                   const std::function<void(int64_t expert, const GgufFile::Tensor& slice)>& take) {
+  const int64_t n = tensor.shape.front();
+  if (tensor.shape.size() < 2 || n < 1 || n > kMaxExperts) {
+    throw Error(ErrorCode::kDataLoss, file.name() + ": tensor " + Quoted(tensor.name) +
+                                          " has shape " + ShapeText(tensor.shape) +
+                                          "; expected 1 to " + std::to_string(kMaxExperts) +
+                                          " experts along the first of at least 2 axes");
+  }
+  GgufFile::Tensor slice = tensor;
+  slice.shape.erase(slice.shape.begin());
+  const size_t bytes = tensor.data.size() / static_cast<size_t>(n);
+  for (int64_t expert = 0; expert < n; ++expert) {
+    slice.data = tensor.data.subspan(static_cast<size_t>(expert) * bytes, bytes);
+    take(expert, slice);
+  }
+}
+
+void AddTensor(const GgufFile& file, std::string name, StoredTensor stored,
+               SingleFileModel* model) {
+  if (model->tensors.size() >= kMaxModelTensors) {
+    throw Error(ErrorCode::kDataLoss, file.name() + ": more than " +
+                                          std::to_string(kMaxModelTensors) +
+                                          " tensors, each expert counted");
+  }
+  const auto [place, is_new] = model->tensors.try_emplace(std::move(name), std::move(stored));
+  if (is_new) return;
+  throw Error(ErrorCode::kDataLoss, file.name() + ": two tensors map to " + Quoted(place->first));
+}
+
+void AddTensor(const GgufFile& file, const GgufFile::Tensor& tensor, const GgufName& renamed,
+               const Keys& keys, SingleFileModel* model) {
+  const size_t mark = renamed.name.find(kExpertMark);
+  if (mark == std::string::npos) {
+    return AddTensor(file, renamed.name, Store(file, tensor, renamed.change, keys), model);
+  }
+  ForEachExpert(file, tensor, [&](int64_t expert, const GgufFile::Tensor& slice) {
+    std::string name = renamed.name;
+    name.replace(mark, kExpertMark.size(), std::to_string(expert));
+    AddTensor(file, std::move(name), Store(file, slice, renamed.change, keys), model);
+  });
 }
 
 }  // namespace
@@ -165,13 +238,18 @@ std::string GgufConfigJson(const GgufFile& file) {
   const FamilySpec* family = FindFamilyOf(file);
   if (family == nullptr) {
     file.Unsupported(kArchitectureKey, "is " + Quoted(ArchitectureOf(file)) + "; supported are " +
-                                           GgufArchitectureNames());
+                                           GgufArchitectureNames() +
+                                           "; other families load from safetensors");
+  }
+  const Keys keys(file, family->gguf->name);
+  if (HasExperts(keys) && !family->gguf->has_experts) {
+    keys.Unsupported("expert_count", "is above 0: mixture-of-experts models are not supported");
   }
   Json json = {{"architectures", Json::array({family->architectures[0]})},
                {"model_type", family->architectures[1]}};
   const int64_t vocab_size = VocabularySize(file);
   json["vocab_size"] = vocab_size;
-  family->gguf->read_config(Keys(file, family->gguf->name), json);
+  family->gguf->read_config(keys, json);
   json["tie_word_embeddings"] = file.Find("output.weight") == nullptr;
   const auto token = [&](std::string_view key) {
     const auto id = TokenOf(file, key, vocab_size);
@@ -202,17 +280,15 @@ std::optional<std::string> GgufPoolingJson(const GgufFile& file) {
 SingleFileModel ReadGgufModel(GgufFile gguf) {
   const auto file = std::make_shared<const GgufFile>(std::move(gguf));
   SingleFileModel model;
-  const FamilySpec* family = FindGgufFamily(ArchitectureOf(*file));
+  const FamilySpec* family = FindFamilyOf(*file);
   const Keys keys(*file, family == nullptr ? "" : family->gguf->name);
-  // config.json refuses a model of experts, and its tensors have no names here. The vocabulary
-  // stays readable.
-  if (family != nullptr && !HasExperts(keys)) {
+  // config.json refuses experts of a family without them, and the tensors have no names here. The
+  // vocabulary stays readable.
+  if (family != nullptr && (family->gguf->has_experts || !HasExperts(keys))) {
     for (const GgufFile::Tensor& tensor : file->tensors()) {
-      if (tensor.name == kRopeDivisors) continue;  // part of config.json
-      const GgufName renamed = HfNameOf(*family->gguf, tensor.name);
-      if (!model.tensors.emplace(renamed.name, Store(*file, tensor, renamed.change, keys)).second) {
-        throw Error(ErrorCode::kDataLoss,
-                    file->name() + ": two tensors map to " + Quoted(renamed.name));
+      if (IsPartOfConfig(tensor.name)) continue;
+      for (const GgufName& renamed : HfNamesOf(*family->gguf, tensor.name)) {
+        AddTensor(*file, tensor, renamed, keys, &model);
       }
     }
   }

@@ -1,37 +1,85 @@
 #include "engine/formats/gguf/gguf_names.h"
 
 #include <span>
+#include <utility>
 
 namespace tandem::engine {
 namespace {
 
 constexpr std::string_view kBlock = "blk.";
 
-// Renames the part before the last dot and keeps the rest: "attn_q.weight" ->
-// "self_attn.q_proj.weight".
-std::optional<GgufName> Rename(std::span<const GgufPart> parts, std::string_view GgufPart::*from,
-                               std::string_view GgufPart::*to, std::string_view name) {
-  const size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  for (const GgufPart& part : parts) {
-    if (part.*from != name.substr(0, dot)) continue;
-    return GgufName{std::string(part.*to) + std::string(name.substr(dot)), part.change};
+constexpr size_t kExpertDigits = 6;
+
+// Whether `name` is `pattern`. Sets `expert` to the digits in the place of kExpertMark.
+bool Fits(std::string_view pattern, std::string_view name, std::string* expert) {
+  const size_t mark = pattern.find(kExpertMark);
+  if (mark == std::string_view::npos) return pattern == name;
+  const std::string_view end = pattern.substr(mark + kExpertMark.size());
+  if (name.size() <= mark + end.size() || !name.ends_with(end) ||
+      name.substr(0, mark) != pattern.substr(0, mark)) {
+    return false;
   }
-  return std::nullopt;
+  const std::string_view digits = name.substr(mark, name.size() - end.size() - mark);
+  if (digits.size() > kExpertDigits || (digits.size() > 1 && digits[0] == '0') ||
+      digits.find_first_not_of("0123456789") != std::string_view::npos) {
+    return false;
+  }
+  *expert = digits;
+  return true;
+}
+
+struct Direction {
+  std::string_view GgufPart::*from;
+  std::string_view GgufPart::*to;
+};
+
+// Adds the new names of "attn_q" and `ending`.
+void Rename(std::span<const GgufPart> parts, Direction way, std::string_view prefix,
+            std::string_view name, std::string_view ending, std::vector<GgufName>* names) {
+  for (const GgufPart& part : parts) {
+    std::string expert;
+    if (!Fits(part.*way.from, name, &expert)) continue;
+    GgufName renamed{std::string(prefix) + std::string(part.*way.to), part.change};
+    const size_t mark = renamed.name.find(kExpertMark);
+    if (!expert.empty() && mark != std::string::npos) {
+      renamed.name.replace(mark, kExpertMark.size(), expert);
+    } else if (!expert.empty()) {
+      renamed.expert = std::stoll(expert);
+    }
+    renamed.name += ending;
+    // A norm's scale is stored minus 1, its bias is not.
+    if (ending == ".bias" && renamed.change == GgufChange::kPlus1) {
+      renamed.change = GgufChange::kNone;
+    }
+    names->push_back(std::move(renamed));
+  }
+}
+
+// Renames a whole name, or else the part before the last dot: "attn_q.weight" ->
+// "self_attn.q_proj.weight".
+std::vector<GgufName> Rename(std::span<const GgufPart> parts, Direction way,
+                             std::string_view prefix, std::string_view name) {
+  std::vector<GgufName> names;
+  Rename(parts, way, prefix, name, "", &names);
+  const size_t dot = name.rfind('.');
+  if (!names.empty() || dot == std::string_view::npos) return names;
+  Rename(parts, way, prefix, name.substr(0, dot), name.substr(dot), &names);
+  return names;
 }
 
 // Renames "blk.3.attn_q.weight" to "model.layers.3.self_attn.q_proj.weight", or back.
-std::optional<GgufName> RenameInBlock(std::span<const GgufPart> parts,
-                                      std::string_view GgufPart::*from,
-                                      std::string_view GgufPart::*to, std::string_view old_block,
-                                      std::string_view new_block, std::string_view name) {
+std::vector<GgufName> RenameInBlock(std::span<const GgufPart> parts, Direction way,
+                                    std::string_view old_block, std::string_view new_block,
+                                    std::string_view name) {
   const std::string_view rest = name.substr(old_block.size());
   const size_t dot = rest.find('.');
-  if (dot == std::string_view::npos) return std::nullopt;
-  auto part = Rename(parts, from, to, rest.substr(dot + 1));
-  if (part) part->name.insert(0, std::string(new_block) + std::string(rest.substr(0, dot + 1)));
-  return part;
+  if (dot == std::string_view::npos) return {};
+  return Rename(parts, way, std::string(new_block) + std::string(rest.substr(0, dot + 1)),
+                rest.substr(dot + 1));
 }
+
+constexpr Direction kToHf = {&GgufPart::gguf, &GgufPart::hf};
+constexpr Direction kToGguf = {&GgufPart::hf, &GgufPart::gguf};
 
 }  // namespace
 
@@ -51,18 +99,27 @@ std::string GgufArchitectureNames() {
   return names;
 }
 
+std::vector<GgufName> HfNamesOf(const GgufArchitecture& a, std::string_view gguf) {
+  std::vector<GgufName> names = gguf.starts_with(kBlock)
+                                    ? RenameInBlock(a.parts, kToHf, kBlock, a.block, gguf)
+                                    : Rename(a.ends, kToHf, "", gguf);
+  if (names.empty()) names.push_back({std::string(gguf)});
+  return names;
+}
+
 GgufName HfNameOf(const GgufArchitecture& a, std::string_view gguf) {
-  const auto renamed =
-      gguf.starts_with(kBlock)
-          ? RenameInBlock(a.parts, &GgufPart::gguf, &GgufPart::hf, kBlock, a.block, gguf)
-          : Rename(a.ends, &GgufPart::gguf, &GgufPart::hf, gguf);
-  return renamed.value_or(GgufName{std::string(gguf), GgufChange::kNone});
+  return std::move(HfNamesOf(a, gguf).front());
 }
 
 std::optional<GgufName> GgufNameOf(const GgufArchitecture& a, std::string_view hf) {
-  return hf.starts_with(a.block)
-             ? RenameInBlock(a.parts, &GgufPart::hf, &GgufPart::gguf, a.block, kBlock, hf)
-             : Rename(a.ends, &GgufPart::hf, &GgufPart::gguf, hf);
+  std::vector<GgufName> names = hf.starts_with(a.block)
+                                    ? RenameInBlock(a.parts, kToGguf, a.block, kBlock, hf)
+                                    : Rename(a.ends, kToGguf, "", hf);
+  std::erase_if(names, [](const GgufName& name) {
+    return name.change == GgufChange::kFirstHalf || name.change == GgufChange::kSecondHalf;
+  });
+  if (names.empty()) return std::nullopt;
+  return std::move(names.front());
 }
 
 }  // namespace tandem::engine

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -19,8 +21,12 @@ std::string GgufArchitectureNames();
 struct GgufName {
   std::string name;
   GgufChange change = GgufChange::kNone;
+  int64_t expert = -1;  // in a GGUF file: the slice of the tensor, which stacks all experts
 };
-// The name that families use. An unknown name stays unchanged, so that errors can report it.
+// The names that families use. Those of a stacked tensor hold kExpertMark. An unknown name stays
+// unchanged, so that errors can report it.
+std::vector<GgufName> HfNamesOf(const GgufArchitecture& architecture, std::string_view gguf);
+// The first of them.
 GgufName HfNameOf(const GgufArchitecture& architecture, std::string_view gguf);
 // The name in a GGUF file; nullopt when the architecture has no such tensor.
 std::optional<GgufName> GgufNameOf(const GgufArchitecture& architecture, std::string_view hf);

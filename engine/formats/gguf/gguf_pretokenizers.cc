@@ -19,6 +19,12 @@ constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|)"
     R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)"
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}|)"
+    R"( ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kDigit = R"(\p{N})";
 constexpr std::string_view kDigits = R"(\p{N}+)";
 constexpr std::string_view kThreeDigits = "[0-9][0-9][0-9]";
@@ -30,6 +36,7 @@ constexpr std::array kDigitsApart{kDigit, kGpt2};
 constexpr std::array kLikeLlama3{kLlama3};
 constexpr std::array kLikeQwen2{kQwen2};
 constexpr std::array kLikeTekken{kTekken};
+constexpr std::array kLikeO200k{kO200k};
 constexpr std::array kLikeFalcon{kFalconSigns, kGpt2, kThreeDigits};
 // Pattern of llama.cpp for a vocabulary that names none.
 constexpr std::array kDefault{kSigns, kGpt2, kDigits, kThreeDigits};
@@ -53,6 +60,7 @@ constexpr auto kPreTokenizers = std::to_array<GgufPreTokenizer>({
     {"refact", kDigitsApart},
     {"command-r", kDigitsApart, /*nfc=*/true},
     {"falcon", kLikeFalcon},
+    {"gpt-4o", kLikeO200k},
     {"tekken", kLikeTekken, false, /*ignore_merges=*/true, /*add_bos=*/true},
 });
 

@@ -286,15 +286,40 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
   return json.dump(2) + "\n";
 }
 
+namespace {
+
+// In harmony, <|end|> ends a message of an answer; these two end the answer.
+constexpr std::string_view kMessageEnd = "<|end|>";
+constexpr std::array<std::string_view, 2> kHarmonyEnds = {"<|return|>", "<|call|>"};
+
+bool IsHarmony(const Tokens& tokens) {
+  return std::all_of(kHarmonyEnds.begin(), kHarmonyEnds.end(), [&](std::string_view text) {
+    return std::find(tokens.texts.begin(), tokens.texts.end(), text) != tokens.texts.end();
+  });
+}
+
+bool EndsAnswer(std::string_view text, bool is_harmony) {
+  if (!is_harmony) return IsGgufEnd(text);
+  if (text == kMessageEnd) return false;
+  return IsGgufEnd(text) ||
+         std::find(kHarmonyEnds.begin(), kHarmonyEnds.end(), text) != kHarmonyEnds.end();
+}
+
+}  // namespace
+
 std::string GgufGenerationConfigJson(const GgufFile& file) {
   const bool has_tokens = KindOf(file) != Kind::kNone;
   const Tokens tokens = has_tokens ? ReadTokens(file) : Tokens{};
+  const bool is_harmony = IsHarmony(tokens);
   std::vector<int64_t> ends;
   for (const std::string_view key : kEndKeys) {
-    if (const auto id = file.Int(key); tokens.At(id)) ends.push_back(*id);
+    const auto id = file.Int(key);
+    const auto text = tokens.At(id);
+    if (text && !(is_harmony && *text == kMessageEnd)) ends.push_back(*id);
   }
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
-    if (tokens.types[id] == SentencePieceType::kControl && IsGgufEnd(tokens.texts[id])) {
+    if (tokens.types[id] == SentencePieceType::kControl &&
+        EndsAnswer(tokens.texts[id], is_harmony)) {
       ends.push_back(static_cast<int64_t>(id));
     }
   }

@@ -4,28 +4,11 @@
 #include <cstring>
 
 #include "engine/base/check.h"
-#include "engine/tensor/bfloat16.h"
+#include "engine/formats/stored/block_decoders.h"
 #include "engine/tensor/six_bit_scales.h"
 
 namespace tandem::engine {
 namespace {
-
-// Reads blocks byte by byte, because they may begin at any address.
-struct BlockView {
-  const std::byte* at;
-
-  uint8_t Byte(int64_t i) const { return std::to_integer<uint8_t>(at[i]); }
-  float Half(int64_t i) const {
-    return F16ToFloat(static_cast<uint16_t>(Byte(i) | Byte(i + 1) << 8));
-  }
-  // Sixteen bytes hold 32 numbers: the low nibbles are the first sixteen, the high nibbles the
-  // rest.
-  int Nibble(int64_t from, int64_t i) const {
-    return i < 16 ? Byte(from + i) & 15 : Byte(from + i - 16) >> 4;
-  }
-  // The fifth bit of number `i`; `from` is the offset of the 32 bits.
-  int HighBit(int64_t from, int64_t i) const { return Byte(from + i / 8) >> (i % 8) & 1; }
-};
 
 void DecodeQ4_0(BlockView b, float* out) {
   const float d = b.Half(0);
@@ -40,14 +23,14 @@ void DecodeQ4_1(BlockView b, float* out) {
 void DecodeQ5_0(BlockView b, float* out) {
   const float d = b.Half(0);
   for (int64_t i = 0; i < 32; ++i) {
-    out[i] = d * static_cast<float>((b.Nibble(6, i) | b.HighBit(2, i) << 4) - 16);
+    out[i] = d * static_cast<float>((b.Nibble(6, i) | b.Bit(2, i) << 4) - 16);
   }
 }
 
 void DecodeQ5_1(BlockView b, float* out) {
   const float d = b.Half(0), m = b.Half(2);
   for (int64_t i = 0; i < 32; ++i) {
-    out[i] = d * static_cast<float>(b.Nibble(8, i) | b.HighBit(4, i) << 4) + m;
+    out[i] = d * static_cast<float>(b.Nibble(8, i) | b.Bit(4, i) << 4) + m;
   }
 }
 
@@ -109,7 +92,7 @@ struct EncodingInfo {
   void (*decode)(BlockView block, float* out);
 };
 // Indexed by Encoding.
-constexpr std::array<EncodingInfo, 9> kEncodings = {{
+constexpr auto kEncodings = std::to_array<EncodingInfo>({
     {"plain", 1, 0, nullptr},
     {"Q4_0", 32, 18, DecodeQ4_0},
     {"Q4_1", 32, 20, DecodeQ4_1},
@@ -119,21 +102,71 @@ constexpr std::array<EncodingInfo, 9> kEncodings = {{
     {"Q4_K", 256, 144, DecodeQ4_K},
     {"Q5_K", 256, 176, DecodeQ5_K},
     {"Q6_K", 256, 210, DecodeQ6_K},
-}};
+    {"Q2_K", 256, 84, DecodeQ2_K},
+    {"Q3_K", 256, 110, DecodeQ3_K},
+    {"IQ4_NL", 32, 18, DecodeIQ4_NL},
+    {"IQ4_XS", 256, 136, DecodeIQ4_XS},
+    {"IQ3_S", 256, 110, DecodeIQ3_S},
+    {"IQ3_XXS", 256, 98, DecodeIQ3_XXS},
+    {"IQ2_S", 256, 82, DecodeIQ2_S},
+    {"IQ2_XS", 256, 74, DecodeIQ2_XS},
+    {"IQ2_XXS", 256, 66, DecodeIQ2_XXS},
+    {"IQ1_S", 256, 50, DecodeIQ1_S},
+    {"IQ1_M", 256, 56, DecodeIQ1_M},
+    {"TQ1_0", 256, 54, DecodeTQ1_0},
+    {"TQ2_0", 256, 66, DecodeTQ2_0},
+    {"MXFP4", 32, 17, DecodeMXFP4},
+    {"MXFP4", 2, 1, nullptr},
+    {"FP8", 1, 1, nullptr},
+    {"AWQ int4", 2, 1, nullptr},
+    {"GPTQ int4", 2, 1, nullptr},
+    {"GPTQ int8", 1, 1, nullptr},
+    {"packed int4", 2, 1, nullptr},
+    {"packed int8", 1, 1, nullptr},
+    {"NF4", 2, 1, nullptr},
+});
+static_assert(kEncodings.size() == kEncodingCount);
 
 const EncodingInfo& InfoOf(Encoding encoding) {
   return kEncodings.at(static_cast<size_t>(encoding));
 }
 
-int64_t RowBytes(const StoredTensor& tensor) {
-  const int64_t n = tensor.row_elements();
+// Bytes of `n` neighbours of a row in the file.
+int64_t BytesOf(const StoredTensor& tensor, int64_t n) {
   if (tensor.encoding == Encoding::kPlain) {
     return n * static_cast<int64_t>(DTypeBytes(tensor.view.dtype));
   }
   return n / BlockElements(tensor.encoding) * EncodedBlockBytes(tensor.encoding);
 }
 
+int64_t RowStrideOf(const StoredTensor& tensor) {
+  return tensor.row_stride > 0 ? tensor.row_stride : tensor.row_elements();
+}
+
+// Reads rows of a part whose numbers lie column_stride apart, column by column, as the file has
+// them.
+void ReadStridedRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {
+  const int64_t n = tensor.row_elements(), row_stride = RowStrideOf(tensor);
+  const auto width = static_cast<int64_t>(DTypeBytes(tensor.view.dtype));
+  std::vector<float> column(static_cast<size_t>((count - 1) * row_stride + 1));
+  ConstTensorView view{
+      .dtype = tensor.view.dtype,
+      .shape = {static_cast<int64_t>(column.size())},
+  };
+  for (int64_t i = 0; i < n; ++i) {
+    view.data = tensor.view.data + (i * tensor.column_stride + first * row_stride) * width;
+    ConvertToF32(view, column);
+    for (int64_t r = 0; r < count; ++r) {
+      out[r * n + i] = column[static_cast<size_t>(r * row_stride)];
+    }
+  }
+}
+
 }  // namespace
+
+void EncodedRows::ReadGroup(int64_t /*row*/, int64_t /*group*/, EncodedGroup* /*out*/) const {
+  TANDEM_CHECK(false);
+}
 
 std::string_view EncodingName(Encoding encoding) { return InfoOf(encoding).name; }
 
@@ -154,7 +187,10 @@ int64_t StoredTensor::row_elements() const {
 }
 
 std::span<const std::byte> StoredTensor::bytes() const {
-  return {view.data, static_cast<size_t>(rows() * RowBytes(*this))};
+  const int64_t n_rows = rows(), n = row_elements();
+  if (n_rows == 0 || n == 0) return {view.data, 0};
+  const int64_t last = column_stride > 0 ? (n - 1) * column_stride + 1 : n;
+  return {view.data, static_cast<size_t>(BytesOf(*this, (n_rows - 1) * RowStrideOf(*this) + last))};
 }
 
 const std::byte* StoredTensor::RowData(int64_t row) const {
@@ -165,7 +201,7 @@ const std::byte* StoredTensor::RowData(int64_t row) const {
     const int64_t half = of_head / 2;
     in_file = row - in_head + in_head % half * 2 + in_head / half;
   }
-  return view.data + in_file * RowBytes(*this);
+  return view.data + BytesOf(*this, in_file * RowStrideOf(*this));
 }
 
 std::string DecodingOf(const StoredTensor& tensor) {
@@ -174,12 +210,19 @@ std::string DecodingOf(const StoredTensor& tensor) {
   // Always a whole number: converters add 1.
   if (tensor.added != 0) text += " less " + std::to_string(static_cast<int64_t>(tensor.added));
   if (tensor.transposed) text += " transposed";
+  if (!tensor.part.empty()) text += " part " + tensor.part;
   return text + "/" + std::to_string(kDecodeVersion);
 }
 
 void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out) {
   const int64_t n = tensor.row_elements();
-  if (n == 0) return;  // a hostile file may claim 2^60 such rows
+  if (n == 0 || count == 0) return;  // a hostile file may claim 2^60 such rows
+  if (tensor.column_stride > 0) return ReadStridedRows(tensor, first, count, out);
+  if (tensor.encoded != nullptr) {
+    // Of a stack, the first axis has several rows each.
+    const int64_t inner = n / tensor.view.shape.back(), step = RowStrideOf(tensor) / n;
+    return tensor.encoded->Read(tensor.first_row + first * step * inner, step, count * inner, out);
+  }
   for (int64_t row = first; row < first + count; ++row, out += n) {
     const std::byte* data = tensor.RowData(row);
     if (tensor.encoding == Encoding::kPlain) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -10,19 +12,77 @@
 
 namespace tandem::engine {
 
-// Number format of a tensor: plain, or one of the GGUF block formats, in which 32 or 256 neighbours
-// of a row share scales. Lists only the types that Tandem reads; gguf.cc names the others.
-enum class Encoding : uint8_t { kPlain, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K };
+// Number format of a tensor: plain, or one of the formats in which neighbours of a row share
+// scales. Lists only the types that Tandem reads; gguf.cc names the others.
+enum class Encoding : uint8_t {
+  kPlain,
+  // Blocks of GGUF files: 32 or 256 numbers with their scales.
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kQ8_0,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kIQ3_S,
+  kIQ3_XXS,
+  kIQ2_S,
+  kIQ2_XS,
+  kIQ2_XXS,
+  kIQ1_S,
+  kIQ1_M,
+  kTQ1_0,
+  kTQ2_0,
+  kMXFP4,
+  // Quantised checkpoints of Hugging Face, whose scales are tensors of their own
+  // (StoredTensor::encoded).
+  kMxfp4Split,
+  kFp8,
+  kAwq4,
+  kGptq4,
+  kGptq8,
+  kPacked4,  // compressed-tensors
+  kPacked8,
+  kNf4,  // bitsandbytes
+};
+inline constexpr size_t kEncodingCount = static_cast<size_t>(Encoding::kNf4) + 1;
 
 // For example "Q4_K", as GGUF users write it.
 std::string_view EncodingName(Encoding encoding);
-// Numbers of one block, and bytes of one block. REQUIRES: not kPlain.
+// Numbers of one block, and bytes of one block without scales of other tensors. REQUIRES: not
+// kPlain.
 int64_t BlockElements(Encoding encoding);
 int64_t EncodedBlockBytes(Encoding encoding);
 
 // Part of the key of cached decoded numbers. Raise it when a change to the decoders changes their
 // results.
 inline constexpr int kDecodeVersion = 1;
+
+// Neighbours of a row as integers times a scale.
+struct EncodedGroup {
+  float scale = 0;
+  uint8_t e8m0 = 0;  // kMxfp4Split: the scale 2^(e8m0 - 128) as stored
+  int8_t q[32] = {};
+};
+
+// Rows of numbers that several tensors of a file make together: integers, their scales and more.
+// Immutable; any thread. The file's bytes must outlive it.
+class EncodedRows {
+ public:
+  virtual ~EncodedRows() = default;
+  // Decodes rows first, first + step, … to f32: [count, row_elements].
+  virtual void Read(int64_t first, int64_t step, int64_t count, float* out) const = 0;
+  // The bits (4 or 8) of signed integers that hold all numbers of each 32 neighbours with one
+  // scale; 0: no such integers. May read all zero points.
+  virtual int ExactBits() const { return 0; }
+  // Neighbours 32 * group to 32 * group + 31 of a row. REQUIRES: ExactBits() > 0 or kMxfp4Split.
+  virtual void ReadGroup(int64_t row, int64_t group, EncodedGroup* out) const;
+};
 
 // A tensor with its layout in the file. Other programs store blocks, transposes, rows in another
 // order, and norms with 1 added; ReadRows undoes all of these.
@@ -38,15 +98,24 @@ struct StoredTensor {
   // halves. 0: the order of families.
   int64_t interleaved_heads = 0;
   float added = 0;  // the file's numbers are this much larger
+  // Of a part of a larger tensor: elements of the file from one row, or one number of a row, to the
+  // next. 0: they are adjacent. column_stride is for plain numbers only.
+  int64_t row_stride = 0;
+  int64_t column_stride = 0;
+  // Set for encodings of several tensors. `view.data` is then the largest of them.
+  std::shared_ptr<const EncodedRows> encoded = nullptr;
+  int64_t first_row = 0;  // in `encoded`, of the first row here
+  std::string part = {};  // of a part: its place, for DecodingOf
 
   // Whether `view` can be used without decoding.
   bool IsAsAsked() const {
-    return encoding == Encoding::kPlain && !transposed && interleaved_heads == 0 && added == 0;
+    return encoding == Encoding::kPlain && !transposed && interleaved_heads == 0 && added == 0 &&
+           row_stride == 0 && column_stride == 0;
   }
   // Axes as stored in the file. A vector counts as rows of one number each.
   int64_t rows() const;
   int64_t row_elements() const;
-  // The stored bytes of the whole tensor.
+  // The stored bytes of the whole tensor. With strides they include bytes of other parts.
   std::span<const std::byte> bytes() const;
   // Address of the row that families call `row`. REQUIRES: not both transposed and interleaved.
   const std::byte* RowData(int64_t row) const;

@@ -84,18 +84,18 @@ void TransposeRows(const TransposeRowsArgs<T>& a) noexcept {
 // recomputes the scores, so no buffer limits the chunk.
 template <class T>
 void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noexcept {
-  const int64_t value_stride = Padded<T>(a.head_dim);
+  const int64_t value_stride = Padded<T>(a.value_dim);
   for (int64_t r = 0; r < a.rows; ++r) {
     const int64_t position = a.first_position + r / a.group;
     const int64_t seen = a.window > 0 ? std::max<int64_t>(0, position - a.window + 1) : 0;
     const int64_t first = std::max(a.key_first, seen);
     const int64_t end = std::min(a.key_first + kKeyChunk, position + 1);
-    const auto block = [&](const std::byte* base, int64_t p) {
-      return reinterpret_cast<const T*>(base + static_cast<int64_t>(a.blocks[p / kLanes].value) *
-                                                   a.block_stride_bytes);
+    const auto block = [&](const std::byte* base, int64_t stride, int64_t p) {
+      return reinterpret_cast<const T*>(base +
+                                        static_cast<int64_t>(a.blocks[p / kLanes].value) * stride);
     };
     const auto score = [&](int64_t p) {
-      const T* keys = block(a.keys, p);
+      const T* keys = block(a.keys, a.key_stride_bytes, p);
       float dot = 0;
       for (int64_t d = 0; d < a.head_dim; ++d) {
         dot += ToFloat(a.q[r * a.ldq + d]) * ToFloat(keys[PanelIndex<T>(p % kLanes, d, 0)]);
@@ -111,8 +111,8 @@ void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noex
     for (int64_t p = first; p < end; ++p) {
       const float weight = std::exp(score(p) - max);
       state.sum[r * kLanes] += weight;
-      const T* value = block(a.values, p) + p % kLanes * value_stride;
-      for (int64_t d = 0; d < a.head_dim; ++d) acc[d] += weight * ToFloat(value[d]);
+      const T* value = block(a.values, a.value_stride_bytes, p) + p % kLanes * value_stride;
+      for (int64_t d = 0; d < a.value_dim; ++d) acc[d] += weight * ToFloat(value[d]);
     }
     state.max[r] = max;
   }
@@ -134,12 +134,12 @@ void AttentionMerge(const AttentionState& into, const AttentionState& from) noex
 }
 
 template <class T>
-void AttentionFinish(const AttentionState& state, int64_t group, int64_t head_dim, T* out,
+void AttentionFinish(const AttentionState& state, int64_t group, int64_t value_dim, T* out,
                      int64_t ldout, float* lse, int64_t ldlse) noexcept {
   for (int64_t r = 0; r < state.rows; ++r) {
     const float total = state.sum[r * kLanes];
-    for (int64_t d = 0; d < head_dim; ++d) {
-      Put(out + r / group * ldout + r % group * head_dim + d,
+    for (int64_t d = 0; d < value_dim; ++d) {
+      Put(out + r / group * ldout + r % group * value_dim + d,
           state.acc[r * state.acc_stride + d] / total);
     }
     if (lse != nullptr) lse[r / group * ldlse + r % group] = state.max[r] + std::log(total);
@@ -175,7 +175,9 @@ void LayerNorm(const NormArgs<Out>& a) noexcept {
     for (int64_t i = 0; i < a.cols; ++i) squares += (x[i] - mean) * (x[i] - mean);
     const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(a.cols) + a.eps);
     for (int64_t i = 0; i < a.cols; ++i) {
-      Put(a.y + r * a.ldy + i, (x[i] - mean) * rstd * a.gamma[i] + a.beta[i]);
+      const float gamma = a.gamma == nullptr ? 1.0f : a.gamma[i];
+      const float beta = a.beta == nullptr ? 0.0f : a.beta[i];
+      Put(a.y + r * a.ldy + i, (x[i] - mean) * rstd * gamma + beta);
     }
     PadRow(a.y + r * a.ldy, a.cols);
     if (a.stats != nullptr) {
@@ -187,19 +189,22 @@ void LayerNorm(const NormArgs<Out>& a) noexcept {
 
 template <class Out>
 void Rope(const RopeArgs<Out>& a) noexcept {
-  const int64_t half = a.head_dim / 2;
+  const int64_t half = a.rotary_dim / 2;
   for (int64_t r = 0; r < a.rows; ++r) {
-    const float* cos = a.table + a.positions[r] * a.head_dim;
+    const float* cos = a.table + a.positions[r] * a.rotary_dim;
     const float* sin = cos + half;
     for (int64_t h = 0; h < a.n_heads; ++h) {
       const float* x = a.x + r * a.ldx + h * a.head_dim;
       Out* y = a.y + r * a.ldy + h * a.head_dim;
       for (int64_t i = 0; i < half; ++i) {
-        const float low = x[i];
-        const float high = x[half + i];
-        Put(y + i, low * cos[i] - high * sin[i]);
-        Put(y + half + i, high * cos[i] + low * sin[i]);
+        const int64_t first = a.interleaved ? 2 * i : i;
+        const int64_t second = a.interleaved ? 2 * i + 1 : half + i;
+        const float low = x[first];
+        const float high = x[second];
+        Put(y + first, low * cos[i] - high * sin[i]);
+        Put(y + second, high * cos[i] + low * sin[i]);
       }
+      for (int64_t i = a.rotary_dim; i < a.head_dim; ++i) Put(y + i, x[i]);
     }
     PadRow(a.y + r * a.ldy, a.n_heads * a.head_dim);
   }
@@ -215,6 +220,12 @@ float Apply(Activation activation, float x) {
     }
     case Activation::kRelu:
       return x < 0 ? 0.0f : x;
+    case Activation::kGelu:
+      return 0.5f * x * std::erfc(x * -0.707106781f);
+    case Activation::kRelu2:
+      return x < 0 ? 0.0f : x * x;
+    case Activation::kClampedSwiglu:
+      break;  // gated only; the caller checks
   }
   return x;
 }
@@ -229,6 +240,15 @@ void MapRows(const PointwiseArgs<Out>& a, F f) {
 
 template <class Out>
 void GatedActivation(const PointwiseArgs<Out>& a) noexcept {
+  if (a.activation == Activation::kClampedSwiglu) {
+    return MapRows(a, [&](int64_t i) {
+      const float gate = a.x[i] > kSwigluLimit ? kSwigluLimit : a.x[i];
+      const float up = a.up[i] > kSwigluLimit    ? kSwigluLimit
+                       : a.up[i] < -kSwigluLimit ? -kSwigluLimit
+                                                 : a.up[i];
+      return (up + 1.0f) * (gate / (1.0f + std::exp(-kSwigluAlpha * gate)));
+    });
+  }
   MapRows(a, [&](int64_t i) { return Apply(a.activation, a.x[i]) * a.up[i]; });
 }
 
@@ -244,6 +264,18 @@ void RoundRows(const PointwiseArgs<Out>& a) noexcept {
 
 void AddRows(const float* a, const float* b, int64_t elements, float* y) noexcept {
   for (int64_t i = 0; i < elements; ++i) y[i] = a[i] + b[i];
+}
+
+void MultiplyRows(const float* a, const float* b, int64_t elements, float* y) noexcept {
+  for (int64_t i = 0; i < elements; ++i) y[i] = a[i] * b[i];
+}
+
+void ClampRows(const float* x, float limit, int64_t elements, float* y) noexcept {
+  for (int64_t i = 0; i < elements; ++i) y[i] = std::clamp(x[i], -limit, limit);
+}
+
+void SigmoidRows(const float* x, int64_t elements, float* y) noexcept {
+  for (int64_t i = 0; i < elements; ++i) y[i] = 1.0f / (1.0f + std::exp(-x[i]));
 }
 
 void ScaleRows(const float* x, float factor, int64_t elements, float* y) noexcept {
@@ -316,8 +348,8 @@ void BlockMatMul(const BlockMatMulArgs& a) noexcept {
         for (int64_t i = 0; i < kGroupSize; ++i) {
           sum += (w.q[i] + BlockOffset(kFormat)) * a.q[m * a.ldq + g * kGroupSize + i];
         }
-        acc = std::fma(static_cast<float>(sum), a.scales[m * a.ldgroups + g] * F16ToFloat(w.scale),
-                       acc);
+        acc = std::fma(static_cast<float>(sum),
+                       a.scales[m * a.ldgroups + g] * GroupScale(kFormat, w), acc);
       }
       a.y[m * a.ldy + n] = a.bias != nullptr ? acc + a.bias[n] : acc;
     }
@@ -376,7 +408,10 @@ constinit const KernelTable kTable = {
     .blocks = &kBlocks,
     .attention_merge = AttentionMerge,
     .add = AddRows,
+    .multiply = MultiplyRows,
     .scale = ScaleRows,
+    .clamp = ClampRows,
+    .sigmoid = SigmoidRows,
     .soft_cap = SoftCapRows,
     .vocab_block = VocabBlock,
     .vocab_merge = VocabMerge,

@@ -43,6 +43,13 @@ const Weight& WeightCursor::Take() {
   return weights_[next_++];
 }
 
+std::span<const Weight> WeightCursor::TakeMany(int64_t count) {
+  const auto n = static_cast<size_t>(count);
+  TANDEM_CHECK(count >= 0 && n <= weights_.size() - next_);
+  next_ += n;
+  return weights_.subspan(next_ - n, n);
+}
+
 void ListProjection(std::vector<WeightSpec>& specs, const std::string& name, int64_t n, int64_t k,
                     bool bias) {
   specs.push_back(MatrixSpec(name + ".weight", n, k));

@@ -31,6 +31,7 @@ class WeightCursor {
  public:
   explicit WeightCursor(std::span<const Weight> weights) : weights_(weights) {}
   const Weight& Take();
+  std::span<const Weight> TakeMany(int64_t count);
   bool at_end() const { return next_ == weights_.size(); }
 
  private:

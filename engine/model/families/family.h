@@ -17,10 +17,16 @@ struct GgufArchitecture;
 struct LoraNames;
 struct MaxTextTree;
 
-// The parameters of one rotation table.
+// The parameters of one rotation table. With fewer than head_dim/2 frequencies, only the first two
+// dimensions per frequency rotate.
 struct RopeSpec {
-  std::vector<double> frequencies;  // [head_dim/2], scaling applied
+  std::vector<double> frequencies;  // [rotary_dim/2], scaling applied
   double amplitude = 1;             // multiplies cosine and sine
+  int64_t head_dim = 0;             // 0: the config's
+  bool interleaved = false;         // dimension 2i pairs with 2i + 1
+  double growth = 0;                // of the amplitude with the position (engine/ops/rows.h)
+  int64_t growth_period = 1;
+  int64_t growth_shift = 0;
 };
 
 // Fresh weights whose shape the fields of a training run describe.
@@ -33,6 +39,7 @@ struct FreshFields {
 // of all families.
 struct FamilySpec {
   std::string_view name;
+  std::string_view models = {};  // by the names that people know, for tables; at most 44 columns
   // `architectures[0]` or `model_type` values of this family. The first two are the class and the
   // model type that written files have.
   std::span<const std::string_view> architectures;
@@ -70,11 +77,19 @@ class FamilyRegistration {
   const FamilySpec* family_;
 };
 
+// The family's ropes, with their head_dim.
+std::vector<RopeSpec> FamilyRopes(const FamilySpec& family, const ModelConfig& config);
 // The family's rope tables for positions below `max_positions`.
 std::vector<RopeTable> MakeRopeTables(const FamilySpec& family, const ModelConfig& config,
                                       int64_t max_positions);
-// Throws kUnsupported listing the supported architectures.
+// The family of a config.json, or of its text part if it describes a multimodal model. Throws
+// kUnsupported naming what the architecture needs, or listing the supported ones.
 const FamilySpec& FindFamily(const nlohmann::ordered_json& config, const std::string& source);
+// The config that FindFamily's family reads from this file. Throws as `parse_config`.
+ModelConfig ParseModelConfig(const FamilySpec& family, const nlohmann::ordered_json& config,
+                             const std::string& source);
+// Whether only a part of the model that the file describes is read.
+bool IsMultimodal(const nlohmann::ordered_json& config, const std::string& source);
 const FamilySpec& FindFamilyByName(std::string_view name);
 // The first family that takes FreshFields.
 const FamilySpec& DefaultFreshFamily();

@@ -1,10 +1,13 @@
 #include "engine/model/families/gemma_decoder.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "engine/base/check.h"
+#include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
@@ -12,6 +15,9 @@ namespace {
 
 // In the order of ListGemmaRopes.
 constexpr size_t kGlobalRope = 0, kLocalRope = 1;
+constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
+
+using Json = nlohmann::ordered_json;
 
 AttentionBiases Biases(const ModelConfig& c) {
   return {.qkv = c.attention_bias, .o = c.attention_bias};
@@ -62,6 +68,28 @@ Act Block(const Layer& w, const ModelConfig& c, const GemmaTraits& traits, Act x
 }
 
 }  // namespace
+
+void ParseGemmaRopes(const Json& json, ModelConfig& c, const std::string& source) {
+  const auto parameters = json.find("rope_parameters");
+  if (parameters == json.end() || !parameters->is_object() ||
+      !parameters->contains("full_attention")) {
+    ParseRope(json, kGlobalTheta, c, source);
+    c.local_rope_theta = JsonNumberOr(json, "rope_local_base_freq", kLocalTheta, 1, 1e12, source);
+    return;
+  }
+  SetRope(ParseRopeObject((*parameters)["full_attention"], "full_attention", kGlobalTheta,
+                          c.max_context_len, source),
+          c);
+  c.local_rope_theta = kLocalTheta;
+  if (!parameters->contains("sliding_attention")) return;
+  const RopeConfig sliding =
+      ParseRopeObject((*parameters)["sliding_attention"], "sliding_attention", kLocalTheta,
+                      c.max_context_len, source);
+  if (sliding.scaling.kind != RopeKind::kPlain) {
+    ThrowUnsupported(source, "rope scaling of 'sliding_attention' layers");
+  }
+  c.local_rope_theta = sliding.theta;
+}
 
 std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& c, const GemmaTraits& traits) {
   std::vector<WeightSpec> specs;

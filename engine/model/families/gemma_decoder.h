@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <vector>
 
 #include "engine/model/families/config.h"
@@ -18,6 +20,10 @@ struct GemmaTraits {
   bool local_rope = false;    // windowed layers have their own rope table
 };
 
+// The ropes of Gemma 3 and 3n: either two bases and one scaling, or one object per layer type. The
+// scaling applies to full-attention layers. Throws kDataLoss / kUnsupported naming the field.
+void ParseGemmaRopes(const nlohmann::ordered_json& json, ModelConfig& config,
+                     const std::string& source);
 std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& config, const GemmaTraits& traits);
 // One table for every layer; with local_rope, a second one for windowed layers.
 std::vector<RopeSpec> ListGemmaRopes(const ModelConfig& config, const GemmaTraits& traits);

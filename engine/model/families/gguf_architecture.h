@@ -23,9 +23,16 @@ enum class GgufChange : uint8_t {
   kKeyPairs,
   kPlus1,       // 1 is added
   kTransposed,  // Conv1D stored as a linear layer; its bias is unchanged
+  kFirstHalf,   // the first or second half of the rows; for readers only
+  kSecondHalf,
+  kOneRow,  // a matrix of one row, in files a vector; readers take both
 };
+// Stands for an expert's number in a name. In `hf` alone, the file stacks the experts along a first
+// axis; in both names, it has one tensor per expert.
+inline constexpr std::string_view kExpertMark = "{E}";
+// Several rows may have the same name: readers take all that fit, writers the first.
 struct GgufPart {
-  std::string_view gguf;  // without ".weight" or ".bias"
+  std::string_view gguf;  // whole, or without ".weight" or ".bias"
   std::string_view hf;
   GgufChange change = GgufChange::kNone;
 };
@@ -44,8 +51,10 @@ class GgufMetadata {
   // Integers or booleans; nullopt also when the value is no array.
   virtual std::optional<std::vector<int64_t>> Ints(std::string_view key) const = 0;
   virtual bool HasTensor(std::string_view name) const = 0;
-  // The divisors of rope frequencies, one for each pair of a head; nullopt when the file has none.
-  virtual std::optional<std::vector<float>> RopeDivisors(int64_t head_dim) const = 0;
+  // The divisors of rope frequencies in a tensor, one for each rotated pair; nullopt when the file
+  // has no such tensor. Throws kDataLoss for another number of them.
+  virtual std::optional<std::vector<float>> RopeDivisors(std::string_view tensor,
+                                                         int64_t pairs) const = 0;
   // Throws kUnsupported: the file and the key, then `what`.
   [[noreturn]] virtual void Unsupported(std::string_view key, const std::string& what) const = 0;
 
@@ -67,6 +76,11 @@ struct GgufSetting {
 // configuration has another one, otherwise an empty string.
 using GgufLimit = std::string (*)(const ModelConfig& config);
 
+// Tensors of divisors of rope frequencies: Llama 3's, and LongRoPE's two kinds.
+inline constexpr std::string_view kGgufRopeDivisors = "rope_freqs.weight";
+inline constexpr std::string_view kGgufShortRopeDivisors = "rope_factors_short.weight";
+inline constexpr std::string_view kGgufLongRopeDivisors = "rope_factors_long.weight";
+
 struct GgufArchitecture {
   std::string_view name;            // value of `general.architecture`
   std::span<const GgufPart> parts;  // inside a block
@@ -79,6 +93,7 @@ struct GgufArchitecture {
   void (*read_config)(const GgufMetadata& metadata, nlohmann::ordered_json& json);
   std::vector<GgufSetting> (*write_config)(const ModelConfig& config);
   std::span<const GgufLimit> limits;  // checked in this order
+  bool has_experts = false;           // otherwise files with `expert_count` are refused
   // Several families may share a name. A file is of the first family whose `owns` holds, otherwise
   // of the first family without `owns`.
   bool (*owns)(const GgufMetadata& metadata) = nullptr;

@@ -9,6 +9,7 @@
 #include "engine/base/quoted.h"
 #include "engine/model/families/gguf_rope.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 namespace {
@@ -43,11 +44,7 @@ double Shortest(double value) {
   return narrow == value ? ShortestDouble(narrow) : value;
 }
 
-void ReadGgufDecoder(const GgufMetadata& metadata, Json& json) {
-  // Comes first: such files lack keys that the code below requires.
-  if (metadata.Int("expert_count").value_or(0) > 0) {
-    metadata.Unsupported("expert_count", "is above 0: mixture-of-experts models are not supported");
-  }
+void ReadGgufDecoder(const GgufMetadata& metadata, Json& json, const GgufDecoderForm& form) {
   const int64_t heads = metadata.RequiredInt("attention.head_count");
   json["hidden_size"] = metadata.RequiredInt("embedding_length");
   json["intermediate_size"] = metadata.RequiredInt("feed_forward_length");
@@ -64,15 +61,35 @@ void ReadGgufDecoder(const GgufMetadata& metadata, Json& json) {
   }
   if (const auto rotated = metadata.Int("rope.dimension_count")) {
     const int64_t hidden = json["hidden_size"].get<int64_t>();
-    if (*rotated != head_dim.value_or(heads > 0 ? hidden / heads : 0)) {
+    const int64_t size = head_dim.value_or(heads > 0 ? hidden / heads : 0);
+    if (*rotated != size && form.partial_rope) {
+      if (*rotated < 2 || *rotated > size) {
+        metadata.Unsupported("rope.dimension_count", "is not in [2, head size]");
+      }
+      json["partial_rotary_factor"] = RotaryFactor(*rotated, size);
+    } else if (*rotated != size) {
       metadata.Unsupported("rope.dimension_count",
                            "differs from the head size: partial rotation is not supported");
+    } else if (form.partial_rope) {
+      json["partial_rotary_factor"] = 1.0;
     }
   }
-  json["rms_norm_eps"] = Shortest(metadata.RequiredNumber("attention.layer_norm_rms_epsilon"));
+  json[form.eps_field] = Shortest(metadata.RequiredNumber(form.eps_key));
   if (const auto theta = metadata.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
   json["attention_bias"] = metadata.HasTensor("blk.0.attn_q.bias");
-  ReadGgufRopeScaling(metadata, json);
+  ReadGgufRopeScaling(metadata, form.has_mscale, json);
+}
+
+void ReadGgufWindows(const GgufMetadata& metadata, Json& json) {
+  const int64_t window = metadata.Int("attention.sliding_window").value_or(0);
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  const auto by_layer = metadata.Ints("attention.sliding_window_pattern");
+  if (!by_layer) return;
+  Json types = Json::array();
+  for (const int64_t windowed : *by_layer) {
+    types.push_back(windowed != 0 ? "sliding_attention" : "full_attention");
+  }
+  json["layer_types"] = std::move(types);
 }
 
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
@@ -106,12 +123,13 @@ std::vector<GgufSetting> GgufSizes(const ModelConfig& config) {
           Count("attention.head_count_kv", config.attention.n_kv_heads)};
 }
 
-std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config) {
+std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config, const GgufDecoderForm& form) {
   std::vector<GgufSetting> settings = GgufSizes(config);
   settings.push_back(Count("attention.key_length", config.attention.head_dim));
   settings.push_back(Count("attention.value_length", config.attention.head_dim));
-  settings.push_back(Float("attention.layer_norm_rms_epsilon", config.norm_eps));
-  settings.push_back(Count("rope.dimension_count", config.attention.head_dim));
+  settings.push_back(Float(form.eps_key, config.norm_eps));
+  settings.push_back(Count("rope.dimension_count",
+                           config.rotary_dim > 0 ? config.rotary_dim : config.attention.head_dim));
   settings.push_back(Float("rope.freq_base", config.rope_theta));
   AddGgufRopeScaling(config.rope_scaling, settings);
   return settings;
@@ -121,6 +139,16 @@ void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings
   if (HasWindow(config)) {
     settings.push_back(Count("attention.sliding_window", config.attention.window));
   }
+}
+
+void AddGgufWindowsByLayer(const ModelConfig& config, std::vector<GgufSetting>& settings) {
+  if (!HasWindow(config)) return;
+  AddGgufWindow(config, settings);
+  std::vector<bool> windowed;
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    windowed.push_back(IsWindowed(config, layer));
+  }
+  settings.push_back({"attention.sliding_window_pattern", std::move(windowed)});
 }
 
 void AddGgufCaps(const ModelConfig& config, std::vector<GgufSetting>& settings) {

@@ -15,9 +15,19 @@ namespace tandem::engine {
 // The double that prints like the nearest float: GGUF keys hold 32-bit floats such as 1e-05.
 double Shortest(double value);
 
-// Adds sizes, heads, norm and rope under the names that the decoders from Llama to Gemma share.
-// Throws kUnsupported for experts, and for heads that are rotated in part.
-void ReadGgufDecoder(const GgufMetadata& metadata, nlohmann::ordered_json& json);
+// A family's differences from the keys that the decoders from Llama to Gemma share.
+struct GgufDecoderForm {
+  bool partial_rope = false;  // heads may be rotated in part
+  bool has_mscale = false;    // of YaRN (gguf_rope.h)
+  std::string_view eps_key = "attention.layer_norm_rms_epsilon";
+  const char* eps_field = "rms_norm_eps";
+};
+// Adds sizes, heads, norm and rope under their shared names. Throws kUnsupported for experts, and
+// for heads that are rotated in part unless `form` has them.
+void ReadGgufDecoder(const GgufMetadata& metadata, nlohmann::ordered_json& json,
+                     const GgufDecoderForm& form = {});
+// Adds `sliding_window` and, where the file has them by layer, `layer_types`.
+void ReadGgufWindows(const GgufMetadata& metadata, nlohmann::ordered_json& json);
 // Adds `field`, or null for a number that is not above 0. Adds nothing when the key is absent.
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
                  nlohmann::ordered_json& json);
@@ -29,9 +39,12 @@ void ReadGgufQueryScalar(const GgufMetadata& metadata, int64_t layers_of_largest
 // Settings that every architecture has.
 std::vector<GgufSetting> GgufSizes(const ModelConfig& config);
 // Sizes, head lengths, the norm's epsilon and the rope.
-std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config);
+std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config,
+                                          const GgufDecoderForm& form = {});
 // The window, if a layer has one.
 void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings);
+// The window and its layers, if a layer has one.
+void AddGgufWindowsByLayer(const ModelConfig& config, std::vector<GgufSetting>& settings);
 // The soft caps above 0.
 void AddGgufCaps(const ModelConfig& config, std::vector<GgufSetting>& settings);
 // All of the above in this order.

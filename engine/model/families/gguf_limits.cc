@@ -22,6 +22,10 @@ std::string RefuseYarn(const ModelConfig& c) {
   return Unless(c.rope_scaling.kind != RopeKind::kYarn, "'rope_type': 'yarn'");
 }
 
+std::string RequirePlainRope(const ModelConfig& c) {
+  return Unless(c.rope_scaling.kind == RopeKind::kPlain, "a scaled rope");
+}
+
 std::string RequireSilu(const ModelConfig& c) {
   return Unless(c.activation == Activation::kSilu, "an activation other than silu");
 }

@@ -12,6 +12,8 @@ namespace tandem::engine {
 std::string RefuseLlama3Rope(const ModelConfig& config);
 std::string RefuseUntruncatedYarn(const ModelConfig& config);
 std::string RefuseYarn(const ModelConfig& config);
+// Files of some architectures state no scaling that their readers apply.
+std::string RequirePlainRope(const ModelConfig& config);
 std::string RequireSilu(const ModelConfig& config);
 std::string RequireTanhGelu(const ModelConfig& config);
 std::string RefuseMlpBias(const ModelConfig& config);

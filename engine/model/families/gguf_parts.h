@@ -35,6 +35,20 @@ inline constexpr auto kGgufQwenParts = std::to_array<GgufPart>({
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
 });
+// OLMo 2 and 3: norms after attention and MLP instead of before.
+inline constexpr auto kGgufNormsAfterParts = std::to_array<GgufPart>({
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+});
 // Gemma 2 and 3: a norm after attention and MLP as well as before.
 inline constexpr auto kGgufFourNormParts = std::to_array<GgufPart>({
     {"attn_norm", "input_layernorm", GgufChange::kPlus1},

@@ -20,13 +20,14 @@ double YarnAttention(double factor) { return factor > 1 ? 0.1 * std::log(factor)
 
 // Follows llama.cpp where its YaRN differs from Hugging Face's: the attention factors multiply the
 // formula's own factor. `attention_factor` replaces that factor, so it holds the product.
-Json YarnScaling(const GgufMetadata& metadata, double factor) {
+Json YarnScaling(const GgufMetadata& metadata, bool has_mscale, double factor) {
   const auto refuse_unless = [&](std::string_view key, double plain) {
     if (metadata.Number(key).value_or(plain) == plain) return;
     metadata.Unsupported(
         key, "is not " + std::to_string(static_cast<int>(plain)) + ", which is not supported");
   };
-  refuse_unless("rope.scaling.yarn_log_multiplier", 0);
+  constexpr std::string_view kMultiplier = "rope.scaling.yarn_log_multiplier";
+  if (!has_mscale) refuse_unless(kMultiplier, 0);
   refuse_unless("rope.scaling.yarn_ext_factor", 1);
   Json scaling = {{"rope_type", "yarn"}, {"factor", factor}};
   const auto copy = [&](std::string_view key, const char* field) {
@@ -39,6 +40,11 @@ Json YarnScaling(const GgufMetadata& metadata, double factor) {
   copy("rope.scaling.yarn_beta_slow", "beta_slow");
   const double attention = Shortest(metadata.Number("rope.scaling.attn_factor").value_or(1)) *
                            Shortest(metadata.Number("rope.scaling.yarn_attn_factor").value_or(1));
+  const double multiplier = metadata.Number(kMultiplier).value_or(0);
+  if (multiplier != 0) {
+    scaling["mscale"] = 1.0;
+    scaling["mscale_all_dim"] = Shortest(multiplier);
+  }
   if (attention != 1) scaling["attention_factor"] = attention * YarnAttention(factor);
   return scaling;
 }
@@ -89,7 +95,7 @@ Json Llama3Scaling(const GgufMetadata& metadata, const std::vector<float>& divis
 
 // Returns the rope scaling of the keys, null for none. As in llama.cpp, a factor without a type is
 // linear, `rope.scale_linear` is its old name, and factors 0 and 1 change nothing.
-Json ScalingOfKeys(const GgufMetadata& metadata) {
+Json ScalingOfKeys(const GgufMetadata& metadata, bool has_mscale) {
   const std::string_view type = metadata.String("rope.scaling.type").value_or("linear");
   if (type != "none" && type != "linear" && type != "yarn") {
     metadata.Unsupported("rope.scaling.type",
@@ -99,7 +105,7 @@ Json ScalingOfKeys(const GgufMetadata& metadata) {
   auto stated = metadata.Number("rope.scaling.factor");
   if (!stated) stated = metadata.Number("rope.scale_linear");
   const double factor = stated.value_or(0) == 0 ? 1 : Shortest(*stated);
-  if (type == "yarn") return YarnScaling(metadata, factor);
+  if (type == "yarn") return YarnScaling(metadata, has_mscale, factor);
   return factor == 1 ? Json(nullptr) : Json{{"rope_type", "linear"}, {"factor", factor}};
 }
 
@@ -113,10 +119,10 @@ int64_t HeadDimOf(const Json& json) {
 
 }  // namespace
 
-void ReadGgufRopeScaling(const GgufMetadata& metadata, Json& json) {
-  Json scaling = ScalingOfKeys(metadata);
+void ReadGgufRopeScaling(const GgufMetadata& metadata, bool has_mscale, Json& json) {
+  Json scaling = ScalingOfKeys(metadata, has_mscale);
   const std::vector<float> divisors =
-      metadata.RopeDivisors(HeadDimOf(json)).value_or(std::vector<float>());
+      metadata.RopeDivisors(kGgufRopeDivisors, HeadDimOf(json) / 2).value_or(std::vector<float>());
   if (std::any_of(divisors.begin(), divisors.end(), [](float divisor) { return divisor != 1; })) {
     if (!scaling.is_null()) {
       throw Error(ErrorCode::kUnsupported,

@@ -114,10 +114,6 @@ ModelConfig ParseDecoder(const Json& json, const HfDefaults& defaults, const std
   c.eos_tokens = ParseTokenList(json, "eos_token_id", c.vocab_size, defaults.eos, source);
   c.attention = ParseHeads(json, defaults, c.hidden_dim, source);
   c.attention_bias = JsonBoolOr(json, "attention_bias", false, source);
-  if (json.contains("quantization_config") && !json["quantization_config"].is_null()) {
-    ThrowUnsupported(source,
-                     "'quantization_config'; only floating-point checkpoints are supported");
-  }
   return c;
 }
 
@@ -149,8 +145,11 @@ Activation ParseActivation(const Json& config, const char* field, const char* fa
   // Both names mean the same formula.
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   if (name == "relu") return Activation::kRelu;
-  ThrowUnsupported(source, "'" + std::string(field) + "' " + Quoted(name) +
-                               "; supported are 'silu', 'gelu_pytorch_tanh' and 'relu'");
+  if (name == "gelu") return Activation::kGelu;
+  if (name == "relu2") return Activation::kRelu2;
+  ThrowUnsupported(source,
+                   "'" + std::string(field) + "' " + Quoted(name) +
+                       "; supported are 'silu', 'gelu_pytorch_tanh', 'gelu', 'relu' and 'relu2'");
 }
 
 const char* ActivationName(Activation activation) {
@@ -161,6 +160,12 @@ const char* ActivationName(Activation activation) {
       return "gelu_pytorch_tanh";
     case Activation::kRelu:
       return "relu";
+    case Activation::kGelu:
+      return "gelu";
+    case Activation::kRelu2:
+      return "relu2";
+    case Activation::kClampedSwiglu:
+      break;  // not a name of transformers; its family writes the config
   }
   TANDEM_CHECK(false);
 }
@@ -188,8 +193,9 @@ void ParseLayerTypes(const Json& json, const std::function<bool(int64_t layer)>&
     wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
     const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
     if (type != kWindowedLayer && type != kFullLayer) {
-      ThrowUnsupported(source, "layer type " + Quoted(type) + "; supported are '" + kFullLayer +
-                                   "' and '" + kWindowedLayer + "'");
+      ThrowUnsupported(source, "layer type " + Quoted(type) + " in 'layer_types'" +
+                                   "; supported are '" + kFullLayer + "' and '" + kWindowedLayer +
+                                   "'");
     }
     config.windowed_layers.push_back(type == kWindowedLayer);
     if (type == kWindowedLayer && config.attention.window == 0) {

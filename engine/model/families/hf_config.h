@@ -48,7 +48,7 @@ struct HfDefaults {
   std::vector<TokenId> eos = {};
 };
 // Parses the keys that decoders from Llama to Gemma share: sizes, heads, norm, context, tokens.
-// attention.scale is 1 / sqrt(head_dim). Refuses quantised checkpoints.
+// attention.scale is 1 / sqrt(head_dim).
 ModelConfig ParseDecoder(const nlohmann::ordered_json& config, const HfDefaults& defaults,
                          const std::string& source);
 // Writes the same keys and `rope_theta`, `attention_bias` and `hidden_act`, after the names of the

@@ -59,6 +59,7 @@ RopeScaling ParseYarn(const Json& object, int64_t max_context_len, const std::st
   scaling.truncate = JsonBoolOr(object, "truncate", true, source);
   const double mscale = JsonNumberOr(object, "mscale", 0, 0, 1e3, source);
   const double mscale_all_dim = JsonNumberOr(object, "mscale_all_dim", 0, 0, 1e3, source);
+  scaling.mscale_all_dim = mscale_all_dim;
   double attention_factor = YarnScale(scaling.factor, 1);
   if (mscale != 0 && mscale_all_dim != 0) {
     attention_factor =
@@ -69,10 +70,58 @@ RopeScaling ParseYarn(const Json& object, int64_t max_context_len, const std::st
   return scaling;
 }
 
+std::vector<double> ParseFactors(const Json& object, const char* field, const std::string& source) {
+  const auto found = object.find(field);
+  if (found == object.end() || !found->is_array()) {
+    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' must be a list of numbers");
+  }
+  if (static_cast<int64_t>(found->size()) > kMaxHeadDim / 2) {
+    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' has " +
+                                          std::to_string(found->size()) + " numbers, more than " +
+                                          std::to_string(kMaxHeadDim / 2));
+  }
+  std::vector<double> factors;
+  for (const Json& element : *found) {
+    const Json wrapped{{field, element}};
+    // transformers keeps them as f32.
+    factors.push_back(static_cast<float>(RequiredNumber(wrapped, field, 1e-6, 1e6, source)));
+  }
+  return factors;
+}
+
+// LongRoPE (Ding et al. 2024). `original` is the config's own key, which has priority.
+RopeScaling ParseLong(const Json& object, int64_t original, int64_t max_context_len,
+                      const std::string& source) {
+  RopeScaling scaling;
+  scaling.kind = RopeKind::kLong;
+  scaling.original_max_positions = original > 0
+                                       ? original
+                                       : JsonIntOr(object, "original_max_position_embeddings",
+                                                   max_context_len, 1, kMaxContext, source);
+  scaling.short_factors = ParseFactors(object, "short_factor", source);
+  scaling.long_factors = ParseFactors(object, "long_factor", source);
+  const double stretched =
+      static_cast<double>(max_context_len) / static_cast<double>(scaling.original_max_positions);
+  scaling.factor =
+      JsonNumberOr(object, "factor", std::max(1.0, stretched), 1e-6, kMaxRopeFactor, source);
+  double attention_factor = 1;
+  if (scaling.factor > 1 && scaling.original_max_positions > 1) {
+    attention_factor =
+        std::sqrt(1 + std::log(scaling.factor) /
+                          std::log(static_cast<double>(scaling.original_max_positions)));
+  }
+  scaling.attention_factor =
+      JsonNumberOr(object, "attention_factor", attention_factor, 1e-6, 1e6, source);
+  return scaling;
+}
+
+// transformers before 4.43 uses the key "type".
+std::string TypeOf(const Json& object, const std::string& source) {
+  return JsonStringOr(object, "rope_type", JsonStringOr(object, "type", "default", source), source);
+}
+
 RopeScaling ParseScaling(const Json& object, int64_t max_context_len, const std::string& source) {
-  // transformers before 4.43 uses the key "type".
-  const std::string type =
-      JsonStringOr(object, "rope_type", JsonStringOr(object, "type", "default", source), source);
+  const std::string type = TypeOf(object, source);
   RopeScaling scaling;
   if (type == "default") return scaling;
   if (type == "linear") {
@@ -93,6 +142,33 @@ void RefusePartialRotation(const Json& object, const std::string& source) {
   if (JsonNumberOr(object, "partial_rotary_factor", 1, 0, 1, source) != 1) {
     ThrowUnsupported(source, "'partial_rotary_factor' other than 1");
   }
+}
+
+void SetRotaryDim(double factor, ModelConfig& config, const std::string& source) {
+  const int64_t head_dim = config.attention.head_dim;
+  const auto rotary = static_cast<int64_t>(static_cast<double>(head_dim) * factor);
+  if (rotary < 2 || rotary % 2 != 0) {
+    throw Error(ErrorCode::kDataLoss, source +
+                                          ": field 'partial_rotary_factor' must rotate an even "
+                                          "number of dimensions, got " +
+                                          std::to_string(rotary) + " of " +
+                                          std::to_string(head_dim));
+  }
+  config.rotary_dim = rotary == head_dim ? 0 : rotary;
+}
+
+void CheckFactors(const ModelConfig& config, const std::string& source) {
+  const RopeScaling& scaling = config.rope_scaling;
+  if (scaling.kind != RopeKind::kLong) return;
+  const int64_t rotary = config.rotary_dim > 0 ? config.rotary_dim : config.attention.head_dim;
+  const auto check = [&](const std::vector<double>& factors, const char* field) {
+    if (static_cast<int64_t>(factors.size()) == rotary / 2) return;
+    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' must have " +
+                                          std::to_string(rotary / 2) + " numbers, got " +
+                                          std::to_string(factors.size()));
+  };
+  check(scaling.short_factors, "short_factor");
+  check(scaling.long_factors, "long_factor");
 }
 
 // The dimension that completes `turns` turns in the original context.
@@ -152,18 +228,57 @@ void SetRope(const RopeConfig& rope, ModelConfig& config) {
                static_cast<int64_t>(std::min(stretched, static_cast<double>(kMaxContext))));
 }
 
-void ParseRope(const Json& json, double default_theta, ModelConfig& config,
+void ParseRope(const Json& json, const RopeRules& rules, ModelConfig& config,
                const std::string& source) {
-  RefusePartialRotation(json, source);
+  double factor = rules.rotary_factor;
+  if (rules.partial) {
+    factor = JsonNumberOr(json, "partial_rotary_factor", factor, 0, 1, source);
+  } else {
+    RefusePartialRotation(json, source);
+  }
   RopeConfig rope;
-  rope.theta = JsonNumberOr(json, "rope_theta", default_theta, 1, 1e12, source);
+  rope.theta = JsonNumberOr(json, "rope_theta", rules.theta, 1, 1e12, source);
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
     const auto object = json.find(name);
     if (object == json.end() || object->is_null()) continue;
-    rope = ParseRopeObject(*object, name, rope.theta, config.max_context_len, source);
+    Json known = *object;
+    if (rules.partial && known.is_object()) {
+      factor = JsonNumberOr(known, "partial_rotary_factor", factor, 0, 1, source);
+      known.erase("partial_rotary_factor");
+    }
+    // The first models of this kind call it 'su'.
+    const std::string type = known.is_object() ? TypeOf(known, source) : "";
+    if (rules.has_long && (type == "longrope" || type == "su")) {
+      rope.theta = JsonNumberOr(known, "rope_theta", rope.theta, 1, 1e12, source);
+      rope.scaling = ParseLong(
+          known, JsonIntOr(json, "original_max_position_embeddings", 0, 0, kMaxContext, source),
+          config.max_context_len, source);
+    } else if (rules.has_dynamic && type == "dynamic") {
+      rope.theta = JsonNumberOr(known, "rope_theta", rope.theta, 1, 1e12, source);
+      rope.scaling.kind = RopeKind::kDynamic;
+      rope.scaling.factor = RequiredNumber(known, "factor", 1, kMaxRopeFactor, source);
+    } else {
+      rope = ParseRopeObject(known, name, rope.theta, config.max_context_len, source);
+    }
     break;
   }
+  SetRotaryDim(factor, config, source);
   SetRope(rope, config);
+  CheckFactors(config, source);
+}
+
+double RotaryFactor(int64_t rotary_dim, int64_t head_dim) {
+  if (rotary_dim == 0) return 1;
+  const auto size = static_cast<double>(head_dim);
+  double factor = static_cast<double>(rotary_dim) / size;
+  // transformers rounds head_dim * factor down.
+  while (static_cast<int64_t>(size * factor) < rotary_dim) factor = std::nextafter(factor, 1.0);
+  return factor;
+}
+
+void ParseRope(const Json& json, double default_theta, ModelConfig& config,
+               const std::string& source) {
+  ParseRope(json, RopeRules{.theta = default_theta}, config, source);
 }
 
 RopeConfig ParseRopeObject(const Json& object, const char* name, double default_theta,
@@ -199,18 +314,28 @@ Json RopeScalingToJson(const RopeScaling& scaling) {
                   {"beta_slow", scaling.beta_slow},
                   {"truncate", scaling.truncate},
                   {"rope_type", "yarn"}};
+    case RopeKind::kDynamic:
+      return Json{{"factor", scaling.factor}, {"rope_type", "dynamic"}};
+    case RopeKind::kLong:
+      return Json{{"rope_type", "longrope"},
+                  {"short_factor", scaling.short_factors},
+                  {"long_factor", scaling.long_factors},
+                  {"factor", scaling.factor},
+                  {"attention_factor", scaling.attention_factor},
+                  {"original_max_position_embeddings", scaling.original_max_positions}};
   }
   TANDEM_CHECK(false);
 }
 
-RopeSpec ScaledRope(int64_t head_dim, double theta, const RopeScaling& scaling) {
+RopeSpec ScaledRope(int64_t rotary_dim, double theta, const RopeScaling& scaling, int64_t context) {
   RopeSpec rope;
-  for (int64_t i = 0; i < head_dim / 2; ++i) {
+  for (int64_t i = 0; i < rotary_dim / 2; ++i) {
     rope.frequencies.push_back(
-        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim)));
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(rotary_dim)));
   }
   switch (scaling.kind) {
     case RopeKind::kPlain:
+    case RopeKind::kDynamic:
       break;
     case RopeKind::kLinear:
       for (double& frequency : rope.frequencies) frequency /= scaling.factor;
@@ -219,9 +344,16 @@ RopeSpec ScaledRope(int64_t head_dim, double theta, const RopeScaling& scaling) 
       SlowAsLlama3(scaling, rope.frequencies);
       break;
     case RopeKind::kYarn:
-      SlowAsYarn(head_dim, theta, scaling, rope.frequencies);
+      SlowAsYarn(rotary_dim, theta, scaling, rope.frequencies);
       rope.amplitude = scaling.attention_factor;
       break;
+    case RopeKind::kLong: {
+      const bool is_long = context > scaling.original_max_positions;
+      const std::vector<double>& factors = is_long ? scaling.long_factors : scaling.short_factors;
+      for (size_t i = 0; i < rope.frequencies.size(); ++i) rope.frequencies[i] /= factors.at(i);
+      rope.amplitude = scaling.attention_factor;
+      break;
+    }
   }
   return rope;
 }

@@ -15,6 +15,8 @@ constexpr VerbExample kExamples[] = {
     {"run", "tandem run --url http://127.0.0.1:8080", "chat with the model of a running server"},
     {"chat", "tandem chat ORG/NAME", "download a model and chat with it"},
     {"models", "tandem models", "list the models of the server on this machine"},
+    {"models", "tandem models ORG/NAME", "show the memory and speed to expect, before a download"},
+    {"models", "tandem models --families", "list the model families that this program knows"},
     {"ps", "tandem ps --url http://server:8080", "show what another server has loaded"},
     {"jobs", "tandem jobs", "list the newest jobs"},
     {"jobs list", "tandem jobs list --status running", "list the running jobs"},

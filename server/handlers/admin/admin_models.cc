@@ -127,6 +127,11 @@ void ListAdminModels(const HandlerContext& context, Request, ResponseWriter writ
     entry["provenance"] = ProvenanceJson(*model);
     entry["kv_blocks_total"] = stats.kv_blocks_total;
     entry["kv_blocks_used"] = stats.kv_blocks_used;
+    if (stats.states_total > 0) {
+      entry["states_total"] = stats.states_total;
+      entry["states_used"] = stats.states_used;
+      entry["state_snapshots"] = stats.state_snapshots;
+    }
     body["data"].push_back(std::move(entry));
   }
   for (const ModelHost::Other& other : models.others) body["data"].push_back(OtherJson(other));
@@ -166,6 +171,9 @@ void PlanModelLoad(const HandlerContext& context, Request request, ResponseWrite
   out["format"] = plan.format;
   out["dtype"] = plan.weights_dtype;
   out["max_model_len"] = plan.max_model_len;
+  out["parameters"] = plan.parameters;
+  out["active_parameters"] = plan.active_parameters;
+  out["active_weight_bytes"] = plan.active_weights;
   out["least"] = MemoryJson(plan.least);
   out["least"]["total"] = plan.least.total();
   out["most_kv"] = plan.most_kv;

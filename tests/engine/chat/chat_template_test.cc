@@ -48,6 +48,29 @@ TEST(ChatTemplate, KnowsNoPlaceOfAGenerationBlockInAString) {
   EXPECT_THROW(compiled->Render(input, &places), Error);
 }
 
+// ---- the assistant's thought
+
+TEST(ChatTemplate, ReadsAThoughtUnderTheNameThatItKnows) {
+  const Json messages = NormalizeMessages(Json::parse(
+      R"([{"role":"user","content":"q"},{"role":"assistant","content":"a","reasoning":"t"}])"));
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    SCOPED_TRACE(name);
+    const std::string source =
+        std::string("{% for message in messages %}[{{ message.") + name + " }}]{% endfor %}";
+    EXPECT_EQ(Render(source, messages), "[][t]");
+  }
+  const char* by_key =
+      "{% for m in messages %}{{ m['thinking'] if 'thinking' in m else '-' }}{% endfor %}";
+  EXPECT_EQ(Render(by_key, messages), "-t");
+}
+
+TEST(ChatTemplate, SeesNoThoughtUnderANameThatItDoesNotRead) {
+  const Json messages =
+      Json::parse(R"([{"role":"assistant","content":"a","reasoning_content":"t"}])");
+  EXPECT_EQ(Render("{{ enable_thinking is defined }}{{ messages[0] | tojson }}", messages),
+            R"(False{"role": "assistant", "content": "a", "reasoning_content": "t"})");
+}
+
 // ---- origin of the text
 
 TEST(ChatTemplate, MessageTextIsKeptApartFromTheTemplates) {

@@ -21,6 +21,11 @@ constexpr BlockFormat kGroupFormats[] = {BlockFormat::kInt8, BlockFormat::kInt6,
 
 BlockGroup RandomGroup(BlockFormat format, std::mt19937& rng) {
   BlockGroup group;
+  if (format == BlockFormat::kMxfp4) {
+    group.scale = static_cast<uint8_t>(rng());
+    for (int8_t& q : group.q) q = static_cast<int8_t>(kMxfp4Numbers[rng() % 16] - kMxfp4Offset);
+    return group;
+  }
   group.scale = FloatToF16(std::normal_distribution<float>(0, 0.01f)(rng));
   const int low = -BlockOffset(format);
   std::uniform_int_distribution<int> q(low, -low - 1);
@@ -29,7 +34,8 @@ BlockGroup RandomGroup(BlockFormat format, std::mt19937& rng) {
 }
 
 TEST(BlockFormats, AGroupComesBackAsItWasPutWhateverIsPutAroundIt) {
-  for (const BlockFormat format : kGroupFormats) {
+  for (const BlockFormat format : kBlockFormats) {
+    if (format == BlockFormat::kInt4K) continue;  // moves whole super-blocks
     for (const int64_t k : {1, 32, 33, 96, 200}) {
       std::mt19937 rng(1);
       std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(format, k)));
@@ -55,6 +61,7 @@ TEST(BlockFormats, APanelIsWholeCacheLines) {
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt8, 65), 3 * (512 + 32) + 32);
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt4, 2048), 64 * (256 + 32));
   EXPECT_EQ(BlockPanelBytes(BlockFormat::kInt6, 2048), 64 * (384 + 32));  // 6.5 bits per weight
+  EXPECT_EQ(BlockPanelBytes(BlockFormat::kMxfp4, 2880), 90 * (256 + 16) + 32);
 }
 
 TEST(BlockFormats, StoredBytesFollowTheLayout) {
@@ -85,6 +92,58 @@ TEST(BlockFormats, SixBitsLieAsNibblesAndPairsOfHighBits) {
   EXPECT_EQ(at(256 + 64 + 3 * 4 + 1),
             stored(17) >> 4 | stored(21) >> 4 << 2 | stored(25) >> 4 << 4 | stored(29) >> 4 << 6);
   EXPECT_EQ(static_cast<int>(bytes[2 * 384 + 32 + 2 * 3]), 0x34);
+}
+
+TEST(BlockFormats, Mxfp4LiesAsNibblesAndOneScaleByte) {
+  BlockGroup group;
+  group.scale = 0x7b;
+  for (int i = 0; i < kGroupSize; ++i) {
+    group.q[i] = static_cast<int8_t>(kMxfp4Numbers[i % 8] - kMxfp4Offset);
+  }
+  group.q[9] = -12;
+  std::vector<std::byte> bytes(static_cast<size_t>(BlockPanelBytes(BlockFormat::kMxfp4, 64)));
+
+  PutGroup(BlockFormat::kMxfp4, bytes.data(), 64, 1, 3, group);
+
+  EXPECT_EQ(static_cast<int>(bytes[256 + 1 * 64 + 3 * 4 + 1]), 15 | 5 << 4);  // k = 9 and 13
+  EXPECT_EQ(static_cast<int>(bytes[2 * 256 + 16 + 3]), 0x7b);
+}
+
+// The sixteen numbers of E2M1 times 2^(e - 127), from subnormal products to the largest.
+TEST(BlockFormats, Mxfp4HoldsTheNumbersOfTheSpecificationExactly) {
+  constexpr float kNumbers[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  std::vector<std::byte> panel(static_cast<size_t>(BlockPanelBytes(BlockFormat::kMxfp4, 32)));
+  for (const int e : {0, 1, 2, 3, 100, 126, 127, 128, 200, 252}) {
+    for (int lane = 0; lane < 16; ++lane) {
+      BlockGroup group;
+      group.scale = static_cast<uint16_t>(e);
+      for (int i = 0; i < kGroupSize; ++i) {
+        const int code = (i + lane) % 16;
+        group.q[i] = static_cast<int8_t>(kMxfp4Numbers[code] - kMxfp4Offset);
+      }
+      PutGroup(BlockFormat::kMxfp4, panel.data(), 32, 0, lane, group);
+    }
+    std::vector<uint16_t> transposed(2 * 8 * 32);
+    TransposeGroup(BlockFormat::kMxfp4, panel.data(), 32, 0, 8, 2, transposed.data(), 8 * 32);
+    for (int lane = 0; lane < 16; ++lane) {
+      float values[kGroupSize];
+      DequantizeGroup(BlockFormat::kMxfp4, panel.data(), 32, 0, lane, values);
+      for (int i = 0; i < kGroupSize; ++i) {
+        const int code = (i + lane) % 16;
+        const float want = std::ldexp(code < 8 ? kNumbers[code] : -kNumbers[code - 8], e - 127);
+        EXPECT_EQ(values[i], want) << "e " << e << " code " << code;
+        const auto at =
+            static_cast<size_t>(i / 16 * 8 * 32 + lane / 2 * 32 + i % 16 * 2 + lane % 2);
+        EXPECT_EQ(std::bit_cast<float>(uint32_t{transposed[at]} << 16), want) << "e " << e;
+      }
+    }
+  }
+}
+
+TEST(BlockFormats, Mxfp4ScaleOf255IsNoNumber) {
+  EXPECT_FALSE(std::isfinite(GroupScale(BlockFormat::kMxfp4, {.scale = 255})));
+  EXPECT_EQ(GroupScale(BlockFormat::kMxfp4, {.scale = 254}), 0x1p126f);
+  EXPECT_EQ(GroupScale(BlockFormat::kMxfp4, {.scale = 0}), 0x1p-128f);
 }
 
 // GGUF block types: an f16 scale, then 32 bytes, or 16 bytes whose low nibbles are the first half.

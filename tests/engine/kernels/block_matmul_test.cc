@@ -123,6 +123,14 @@ struct Blocks {
       }
       return blocks;
     }
+    if (format == BlockFormat::kMxfp4) {
+      return Blocks(format, n, k, [&](int64_t, int64_t) {
+        BlockGroup group;
+        group.scale = static_cast<uint16_t>(115 + rng() % 8);
+        for (int8_t& q : group.q) q = static_cast<int8_t>(kMxfp4Numbers[rng() % 16] - kMxfp4Offset);
+        return group;
+      });
+    }
     const int low = -BlockOffset(format);
     return Blocks(format, n, k, [&](int64_t, int64_t) {
       BlockGroup group;
@@ -159,7 +167,7 @@ struct Blocks {
     }
     const BlockGroup group = GetGroup(format, Panel(row), k, g, row % kLanes);
     for (int64_t i = 0; i < kGroupSize; ++i) integers += int64_t{group.q[i]} * q[i];
-    const double product = static_cast<double>(integers) * F16ToFloat(group.scale) * x.scales[at];
+    const double product = static_cast<double>(integers) * GroupScale(format, group) * x.scales[at];
     return {product, std::abs(product)};
   }
 
@@ -351,6 +359,27 @@ TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
         for (const float y : Product(table(), x, 3, w)) {
           EXPECT_EQ(y, sign * 127 * static_cast<float>(q * kK));
         }
+      }
+    }
+  }
+}
+
+// The ends of E2M1 with the ends of E8M0: sums of integers are exact, and powers of two only shift.
+TEST_P(BlockMatMulTest, ExtremesOfMxfp4AreExact) {
+  constexpr int64_t kK = 64;
+  for (const int8_t q : {int8_t{12}, int8_t{-12}, int8_t{1}, int8_t{0}}) {
+    for (const int e : {1, 2, 128, 230}) {
+      const Activations a(3, kK, [](int64_t r, int64_t) { return r == 1 ? -127 : 127; });
+      const Quantized x(table(), a, BlockFormat::kMxfp4);
+      const Blocks w(BlockFormat::kMxfp4, 20, kK, [&](int64_t, int64_t) {
+        BlockGroup group{.scale = static_cast<uint16_t>(e)};
+        std::fill_n(group.q, kGroupSize, q);
+        return group;
+      });
+      const std::vector<float> y = Product(table(), x, 3, w);
+      for (size_t i = 0; i < y.size(); ++i) {
+        const float sign = i / 20 == 1 ? -1.0f : 1.0f;
+        EXPECT_EQ(y[i], std::ldexp(sign * 127 * static_cast<float>(q * kK), e - 128)) << i;
       }
     }
   }

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "engine/base/error.h"
 
@@ -10,33 +12,73 @@ namespace tandem::engine {
 namespace {
 
 TEST(KvCache, LayersKeysAndValuesDoNotOverlap) {
-  KvCache kv({.n_layers = 2, .n_kv_heads = 3, .head_block_bytes = 64, .n_blocks = 4});
+  KvCache kv({.layers = {{192, 128}, {}, {64, 64}}, .n_blocks = 4});
 
-  EXPECT_EQ(kv.bytes(), 2 * 2 * 4 * 3 * 64);
-  EXPECT_EQ(kv.block_stride_bytes(), 192);
+  EXPECT_EQ(kv.shape().block_bytes(), 448);
+  EXPECT_EQ(kv.bytes(), 4 * 448);
   EXPECT_EQ(kv.values(0) - kv.keys(0), 4 * 192);
-  EXPECT_EQ(kv.keys(1) - kv.values(0), 4 * 192);
+  EXPECT_EQ(kv.keys(2) - kv.values(0), 4 * 128);
+  EXPECT_EQ(kv.values(2) - kv.keys(2), 4 * 64);
 }
 
 TEST(KvCache, CopyBlockCopiesEveryLayerAndNothingElse) {
-  KvCache kv({.n_layers = 2, .n_kv_heads = 1, .head_block_bytes = 64, .n_blocks = 3});
-  for (int64_t layer = 0; layer < 2; ++layer) {
-    std::memset(kv.keys(layer), static_cast<int>(10 + layer), 64);
-    std::memset(kv.values(layer), static_cast<int>(20 + layer), 64);
+  const std::vector<KvCache::Layer> layers = {{64, 64}, {}, {192, 128}};
+  KvCache kv({.layers = layers, .n_blocks = 3});
+  for (const int64_t layer : {0, 2}) {
+    const KvCache::Layer& bytes = layers[static_cast<size_t>(layer)];
+    std::memset(kv.keys(layer), static_cast<int>(10 + layer), static_cast<size_t>(bytes.key_bytes));
+    std::memset(kv.values(layer), static_cast<int>(20 + layer),
+                static_cast<size_t>(bytes.value_bytes));
   }
 
   kv.CopyBlock(BlockId{0}, BlockId{2});
 
-  for (int64_t layer = 0; layer < 2; ++layer) {
-    EXPECT_EQ(std::memcmp(kv.keys(layer), kv.keys(layer) + 128, 64), 0);
-    EXPECT_EQ(std::memcmp(kv.values(layer), kv.values(layer) + 128, 64), 0);
-    EXPECT_EQ(kv.keys(layer)[64], std::byte{0});
+  for (const int64_t layer : {0, 2}) {
+    const auto [key_bytes, value_bytes, table] = layers[static_cast<size_t>(layer)];
+    EXPECT_EQ(table, 0u);
+    for (int64_t i = 0; i < 3 * key_bytes; ++i) {
+      const bool copied = i / key_bytes != 1;
+      ASSERT_EQ(kv.keys(layer)[i], std::byte(copied ? 10 + layer : 0)) << layer << " " << i;
+    }
+    for (int64_t i = 0; i < 3 * value_bytes; ++i) {
+      const bool copied = i / value_bytes != 1;
+      ASSERT_EQ(kv.values(layer)[i], std::byte(copied ? 20 + layer : 0)) << layer << " " << i;
+    }
+  }
+}
+
+// Layers of different tables may share memory, because a block belongs to one table.
+TEST(KvCache, LayersOfOneTableNeverOverlapAndABlockIsAsLargeAsItsLargestTable) {
+  const std::vector<KvCache::Layer> layers = {{128, 128, 0}, {64, 64, 1}, {64, 64, 1}, {},
+                                              {64, 128, 1},  {128, 64, 2}};
+  const int64_t n_blocks = 3;
+  KvCache kv({.layers = layers, .n_blocks = n_blocks, .windows = {0, 32, 32}});
+
+  EXPECT_EQ(kv.shape().block_bytes(), 64 + 64 + 64 + 64 + 64 + 128) << "of table 1";
+  for (size_t table = 0; table < 3; ++table) {
+    std::vector<int> owners(static_cast<size_t>(kv.bytes()), 0);
+    const auto mark = [&](const std::byte* base, int64_t stride, int64_t bytes) {
+      for (int64_t block = 0; block < n_blocks; ++block) {
+        for (int64_t i = 0; i < bytes; ++i) {
+          const auto at = static_cast<size_t>(base + block * stride + i - kv.keys(3));
+          ASSERT_LT(at, owners.size());
+          ++owners[at];
+        }
+      }
+    };
+    for (size_t i = 0; i < layers.size(); ++i) {
+      const auto layer = static_cast<int64_t>(i);
+      if (layers[i].table != table || layers[i].key_bytes == 0) continue;
+      mark(kv.keys(layer), kv.key_stride(layer), layers[i].key_bytes);
+      mark(kv.values(layer), kv.value_stride(layer), layers[i].value_bytes);
+    }
+    EXPECT_EQ(*std::max_element(owners.begin(), owners.end()), 1) << "table " << table;
   }
 }
 
 TEST(KvCache, DiscardedBlocksAreZeroAndCanBeWrittenAgain) {
   for (const int64_t n_blocks : {4, 1 << 16}) {  // 1 KiB and 16 MiB
-    KvCache kv({.n_layers = 2, .n_kv_heads = 1, .head_block_bytes = 64, .n_blocks = n_blocks});
+    KvCache kv({.layers = {{64, 64}, {64, 64}}, .n_blocks = n_blocks});
     std::memset(kv.keys(0), 7, static_cast<size_t>(kv.bytes()));
     kv.Discard();
     for (int64_t i = 0; i < kv.bytes(); i += 64) ASSERT_EQ(kv.keys(0)[i], std::byte{0}) << i;
@@ -46,10 +88,10 @@ TEST(KvCache, DiscardedBlocksAreZeroAndCanBeWrittenAgain) {
 }
 
 TEST(KvCache, AnImpossibleSizeIsAnErrorNotAnAllocation) {
-  const KvCache::Shape shape{
-      .n_layers = 1 << 20, .n_kv_heads = 1 << 20, .head_block_bytes = 1 << 20, .n_blocks = 1 << 20};
+  constexpr int64_t kHuge = int64_t{1} << 62;
 
-  EXPECT_THROW(KvCache{shape}, Error);
+  EXPECT_THROW(KvCache({.layers = {{kHuge, 1}}, .n_blocks = 4}), Error);
+  EXPECT_THROW(KvCache({.layers = {{kHuge, kHuge}, {1, 1}}, .n_blocks = 1}), Error);
 }
 
 }  // namespace

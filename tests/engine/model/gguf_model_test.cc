@@ -205,7 +205,9 @@ TEST_F(GgufBlocks, Q4_KIsServedAsItIsWhateverTheBatch) {
 
 TEST_F(GgufBlocks, OtherBlocksAreServedAsRoundedToInt8AndAsDecodedInF32) {
   for (const Encoding encoding :
-       {Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ5_1, Encoding::kQ5_K, Encoding::kQ6_K}) {
+       {Encoding::kQ4_1, Encoding::kQ5_0, Encoding::kQ5_1, Encoding::kQ5_K, Encoding::kQ6_K,
+        Encoding::kQ2_K, Encoding::kQ3_K, Encoding::kIQ4_NL, Encoding::kIQ4_XS, Encoding::kIQ3_S,
+        Encoding::kIQ2_XXS, Encoding::kIQ1_M, Encoding::kTQ1_0}) {
     SCOPED_TRACE(EncodingName(encoding));
     const fs::path path = WriteRandom(encoding);
     ThreadPool pool(2);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
 #include "engine/kernels/kernels.h"
+#include "engine/model/find_weight.h"
 #include "engine/model/packed_cache.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
@@ -156,9 +158,9 @@ TEST_F(ModelLoad, PackedWeightsHoldTheNumbersOfTheCheckpoint) {
     const auto model = Model::Load(dir, {.dtype = DType::kF32}, ops_);
     for (const Weight& weight : model->weights()) {
       const WeightSpec& spec = *weight.spec;
-      const ConstTensorView* source = dir.FindTensor(spec.name);
-      std::vector<float> expected(static_cast<size_t>(source->elements()));
-      ConvertToF32(*source, expected);
+      const std::optional<StoredTensor> source = FindWeight(dir, spec);
+      ASSERT_TRUE(source) << name << " " << spec.name;
+      std::vector<float> expected = DecodeTensor(*source);
       for (float& value : expected) value += spec.offset;
       std::vector<float> actual(expected.size());
       if (spec.kind == WeightKind::kVector) {

@@ -21,10 +21,13 @@ struct Sequence {
           RandomFloats(n * spec.n_heads * spec.head_dim, seed)),
         k(dtype, n, spec.n_kv_heads * spec.head_dim,
           RandomFloats(n * spec.n_kv_heads * spec.head_dim, seed + 1)),
-        v(dtype, n, spec.n_kv_heads * spec.head_dim,
-          RandomFloats(n * spec.n_kv_heads * spec.head_dim, seed + 2)) {}
+        v(dtype, n, spec.n_kv_heads * spec.value_dim(),
+          RandomFloats(n * spec.n_kv_heads * spec.value_dim(), seed + 2)) {}
+  const float* sinks_or_null() const { return sinks.empty() ? nullptr : sinks.data(); }
+
   int64_t n;
   TestMatrix q, k, v;
+  std::vector<float> sinks = {};  // by head; empty: none
 };
 
 // Heap blocks, exactly as many as requested, filled with 0xff (NaN in both dtypes). Unwritten and
@@ -32,17 +35,19 @@ struct Sequence {
 class TestCache {
  public:
   TestCache(DType dtype, const AttentionSpec& spec, int64_t n_blocks)
-      : stride_(spec.n_kv_heads * KvHeadBlockBytes(dtype, spec.head_dim)),
-        keys_(static_cast<size_t>(n_blocks * stride_)),
-        values_(static_cast<size_t>(n_blocks * stride_)),
+      : key_stride_(spec.n_kv_heads * KvHeadBlockBytes(dtype, spec.head_dim)),
+        value_stride_(spec.n_kv_heads * KvHeadBlockBytes(dtype, spec.value_dim())),
+        keys_(static_cast<size_t>(n_blocks * key_stride_)),
+        values_(static_cast<size_t>(n_blocks * value_stride_)),
         dtype_(dtype) {
     std::memset(keys_.data(), 0xff, keys_.size());
     std::memset(values_.data(), 0xff, values_.size());
   }
-  KvLayerView view() { return {keys_.data(), values_.data(), stride_, dtype_}; }
+  KvLayerView view() { return {keys_.data(), values_.data(), key_stride_, value_stride_, dtype_}; }
 
  private:
-  int64_t stride_;
+  int64_t key_stride_;
+  int64_t value_stride_;
   AlignedBuffer keys_;
   AlignedBuffer values_;
   DType dtype_;
@@ -61,7 +66,7 @@ std::vector<BlockId> ScatteredBlocks(int64_t first, int64_t count) {
 
 struct Result {
   Result(DType dtype, const AttentionSpec& spec, int64_t rows)
-      : out(dtype, rows, spec.n_heads * spec.head_dim),
+      : out(dtype, rows, spec.n_heads * spec.value_dim()),
         lse(static_cast<size_t>(rows * spec.n_heads)) {}
   TestMatrix out;
   std::vector<float> lse;
@@ -79,7 +84,7 @@ void RunInChunks(OpsContext& ops, const AttentionSpec& spec, const Sequence& s,
     const AttentionSlice slice = {0, rows, first, blocks};
     WriteKv(ops, spec, s.k.Rows(first, rows), s.v.Rows(first, rows), {&slice, 1}, kv);
     Attention(ops, spec, s.q.Rows(first, rows), {&slice, 1}, kv, result.out.Rows(first, rows),
-              const_cast<float*>(result.lse.data()) + first * spec.n_heads);
+              const_cast<float*>(result.lse.data()) + first * spec.n_heads, s.sinks_or_null());
     first += rows;
   }
   ASSERT_EQ(first, s.n);
@@ -90,7 +95,8 @@ void ExpectExact(const AttentionSpec& spec, const Sequence& s, const Result& res
   for (int64_t row = 0; row < s.n; ++row) {
     for (int64_t head = 0; head < spec.n_heads; ++head) {
       const int64_t kv_head = head / group;
-      const int64_t first = spec.window > 0 ? std::max<int64_t>(0, row - spec.window + 1) : 0;
+      int64_t first = spec.window > 0 ? std::max<int64_t>(0, row - spec.window + 1) : 0;
+      if (spec.chunk > 0) first = row / spec.chunk * spec.chunk;
       std::vector<double> p;
       double max = -std::numeric_limits<double>::infinity();
       for (int64_t key = first; key <= row; ++key) {
@@ -104,21 +110,22 @@ void ExpectExact(const AttentionSpec& spec, const Sequence& s, const Result& res
         p.push_back(dot);
         max = std::max(max, dot);
       }
-      double sum = 0;
+      if (!s.sinks.empty()) max = std::max(max, double{s.sinks[static_cast<size_t>(head)]});
+      double sum = s.sinks.empty() ? 0 : std::exp(s.sinks[static_cast<size_t>(head)] - max);
       for (double& x : p) {
         x = std::exp(x - max);
         sum += x;
       }
       ASSERT_NEAR(result.lse[static_cast<size_t>(row * spec.n_heads + head)], max + std::log(sum),
                   2e-4);
-      for (int64_t d = 0; d < spec.head_dim; ++d) {
+      for (int64_t d = 0; d < spec.value_dim(); ++d) {
         double out = 0;
         for (int64_t key = first; key <= row; ++key) {
-          out += p[static_cast<size_t>(key - first)] * s.v.At(key, kv_head * spec.head_dim + d);
+          out += p[static_cast<size_t>(key - first)] * s.v.At(key, kv_head * spec.value_dim() + d);
         }
         out /= sum;
         const bool bf16 = result.out.matrix().dtype == DType::kBF16;
-        ASSERT_NEAR(result.out.At(row, head * spec.head_dim + d), out,
+        ASSERT_NEAR(result.out.At(row, head * spec.value_dim() + d), out,
                     2e-5 + (bf16 ? std::abs(out) * 0x1p-8 : 0))
             << "row " << row << " head " << head << " d " << d << " head_dim " << spec.head_dim;
       }
@@ -170,6 +177,67 @@ TEST_P(AttentionTest, AgreesWithDoubleUnderWindowsAndSoftCap) {
   }
 }
 
+TEST_P(AttentionTest, AgreesWithDoubleWhereRowsSeeTheirOwnChunkOnly) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t chunk : {16, 48, 112, 4096}) {
+      AttentionSpec spec = Spec(4, 2, 24);
+      spec.chunk = chunk;
+      const Sequence s(dtype, spec, 197, 5);
+      TestCache cache(dtype, spec, BlocksFor(s.n));
+      Result result(dtype, spec, s.n);
+      TestOps ops(table(), 2);
+
+      RunInChunks(ops, spec, s, ScatteredBlocks(0, BlocksFor(s.n)), cache.view(), {97, 100},
+                  result);
+
+      ExpectExact(spec, s, result);
+    }
+  }
+}
+
+// Sinks below, among and far above the scores; one of minus infinity is no sink at all.
+TEST_P(AttentionTest, SinksTakeTheirShareOfEverySoftmax) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t window : {0, 1, 40}) {
+      AttentionSpec spec = Spec(6, 2, 24);
+      spec.window = window;
+      spec.soft_cap = window == 40 ? 2.5f : 0.0f;
+      Sequence s(dtype, spec, 197, 9);
+      s.sinks = {-3.0f, 0.5f, 30.0f, 4.0f, -std::numeric_limits<float>::infinity(), 1.0f};
+      TestCache cache(dtype, spec, BlocksFor(s.n));
+      Result result(dtype, spec, s.n);
+      TestOps ops(table(), 2);
+
+      RunInChunks(ops, spec, s, ScatteredBlocks(0, BlocksFor(s.n)), cache.view(), {97, 100},
+                  result);
+
+      ExpectExact(spec, s, result);
+    }
+  }
+}
+
+TEST_P(AttentionTest, LongPrefillWithSinksInAnyChunksHasTheSameBits) {
+  const AttentionSpec spec = Spec(4, 2, 8);
+  const int64_t length = kKeyChunk + 90;
+  Sequence s(DType::kBF16, spec, length, 6);
+  s.sinks = {0.25f, 8.0f, -1.0f, 2.0f};
+  const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(length));
+  TestCache whole_cache(DType::kBF16, spec, BlocksFor(length));
+  Result whole(DType::kBF16, spec, length);
+  TestOps one(table(), 1);
+  RunInChunks(one, spec, s, blocks, whole_cache.view(), {length}, whole);
+  ExpectExact(spec, s, whole);
+
+  for (const std::vector<int64_t>& chunks :
+       {std::vector<int64_t>{kKeyChunk - 1, 2, 88, 1}, {1, 1, length - 2}, {kKeyChunk, 90}}) {
+    TestCache cache(DType::kBF16, spec, BlocksFor(length));
+    Result result(DType::kBF16, spec, length);
+    TestOps ops(table(), 3);
+    RunInChunks(ops, spec, s, blocks, cache.view(), chunks, result);
+    EXPECT_TRUE(whole == result) << chunks.front();
+  }
+}
+
 TEST_P(AttentionTest, AgreesWithDoubleAcrossKeyChunks) {
   const AttentionSpec spec = Spec(2, 1, 16);
   const int64_t length = kKeyChunk + 70;
@@ -185,9 +253,10 @@ TEST_P(AttentionTest, AgreesWithDoubleAcrossKeyChunks) {
 
 TEST_P(AttentionTest, PrefillInAnyChunksHasTheSameBits) {
   for (const DType dtype : kComputeTypes) {
-    for (const int64_t window : {0, 40}) {
+    for (const int64_t window : {0, 40, -48}) {  // below 0: a chunk of that length
       AttentionSpec spec = Spec(6, 2, 32);
-      spec.window = window;
+      spec.window = std::max<int64_t>(0, window);
+      spec.chunk = std::max<int64_t>(0, -window);
       const Sequence s(dtype, spec, 150, 4);
       const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(s.n));
       TestCache whole_cache(dtype, spec, BlocksFor(s.n));
@@ -322,8 +391,32 @@ TEST_P(AttentionTest, KeysBeforeTheWindowMayBeGone) {
   }
 }
 
+TEST_P(AttentionTest, ValuesMayBeNarrowerOrWiderThanKeys) {
+  for (const DType dtype : kComputeTypes) {
+    for (const auto& [head_dim, v_head_dim] :
+         {std::pair<int64_t, int64_t>{24, 16}, {192, 128}, {20, 7}, {9, 40}, {512, 512}}) {
+      AttentionSpec spec = Spec(4, 2, head_dim);
+      spec.v_head_dim = v_head_dim;
+      spec.window = v_head_dim == 16 ? 30 : 0;
+      const Sequence s(dtype, spec, 83, 7);
+      TestCache cache(dtype, spec, BlocksFor(s.n));
+      Result whole(dtype, spec, s.n);
+      Result pieces(dtype, spec, s.n);
+      TestOps ops(table(), 2);
+      const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(s.n));
+
+      RunInChunks(ops, spec, s, blocks, cache.view(), {83}, whole);
+      ExpectExact(spec, s, whole);
+      RunInChunks(ops, spec, s, blocks, cache.view(), {1, 40, 42}, pieces);
+
+      EXPECT_TRUE(whole == pieces) << head_dim << " " << v_head_dim;
+    }
+  }
+}
+
 TEST(WriteKv, LaysKeysInPanelsAndValuesInRows) {
-  const AttentionSpec spec = Spec(2, 2, 6);
+  AttentionSpec spec = Spec(2, 2, 6);
+  spec.v_head_dim = 4;
   const Sequence s(DType::kBF16, spec, 20, 9);
   TestCache cache(DType::kBF16, spec, 2);
   const std::vector<BlockId> blocks = {{1}, {0}};
@@ -335,13 +428,16 @@ TEST(WriteKv, LaysKeysInPanelsAndValuesInRows) {
   const KvLayerView kv = cache.view();
   for (int64_t p = 0; p < 20; ++p) {
     for (int64_t h = 0; h < 2; ++h) {
-      const int64_t at = (p < 16 ? 1 : 0) * kv.block_stride_bytes +
-                         h * KvHeadBlockBytes(DType::kBF16, spec.head_dim);
-      const Bf16* keys = reinterpret_cast<const Bf16*>(kv.keys + at);
-      const Bf16* values = reinterpret_cast<const Bf16*>(kv.values + at);
+      const int64_t block = p < 16 ? 1 : 0;
+      const Bf16* keys = reinterpret_cast<const Bf16*>(kv.keys + block * kv.key_stride_bytes +
+                                                       h * KvHeadBlockBytes(DType::kBF16, 6));
+      const Bf16* values = reinterpret_cast<const Bf16*>(kv.values + block * kv.value_stride_bytes +
+                                                         h * KvHeadBlockBytes(DType::kBF16, 4));
       for (int64_t d = 0; d < 6; ++d) {
         EXPECT_EQ(Bf16ToFloat(keys[(d / 2 * 16 + p % 16) * 2 + d % 2]), s.k.At(p, h * 6 + d));
-        EXPECT_EQ(Bf16ToFloat(values[p % 16 * 6 + d]), s.v.At(p, h * 6 + d));
+      }
+      for (int64_t d = 0; d < 4; ++d) {
+        EXPECT_EQ(Bf16ToFloat(values[p % 16 * 4 + d]), s.v.At(p, h * 4 + d));
       }
     }
   }

@@ -174,6 +174,8 @@ class TestBlockWeight {
         return blocks.data() + row * (k / kSuperSize) * kQ4KBytes;
       };
       PackQ4K(ops, row_data, n, k, bytes_.data());
+    } else if (block == BlockFormat::kMxfp4) {
+      PutRandomMxfp4(n, k, seed);
     } else {
       const std::vector<float> source = RandomFloats(n * k, seed);
       PackBlockPanels(ops,
@@ -188,6 +190,22 @@ class TestBlockWeight {
   float At(int64_t n, int64_t k) const { return values_[static_cast<size_t>(n * matrix_.k + k)]; }
 
  private:
+  void PutRandomMxfp4(int64_t n, int64_t k, uint32_t seed) {
+    std::mt19937 rng(seed);
+    std::memset(bytes_.data(), 0, bytes_.size());
+    const int64_t panel_bytes = BlockPanelBytes(BlockFormat::kMxfp4, k);
+    for (int64_t at = 0; at < n * GroupsOf(k); ++at) {
+      const int64_t row = at / GroupsOf(k);
+      const int64_t first = at % GroupsOf(k) * kGroupSize;
+      BlockGroup group{.scale = static_cast<uint16_t>(122 + rng() % 4)};
+      for (int64_t i = 0; i < std::min(kGroupSize, k - first); ++i) {
+        group.q[i] = static_cast<int8_t>(kMxfp4Numbers[rng() % 16] - kMxfp4Offset);
+      }
+      PutGroup(BlockFormat::kMxfp4, bytes_.data() + row / kLanes * panel_bytes, k,
+               first / kGroupSize, row % kLanes, group);
+    }
+  }
+
   AlignedBuffer bytes_;
   PanelMatrix matrix_;
   std::vector<float> values_;

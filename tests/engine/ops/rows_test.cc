@@ -186,6 +186,51 @@ TEST_P(RowsTest, RopeRotatesHalvesByPosition) {
   }
 }
 
+// Rotary dimensions up to `rotary_dim` of each head, in either order of pairs.
+TEST_P(RowsTest, PartialAndInterleavedRopeRotateTheirPairsAndCopyTheRest) {
+  struct Form {
+    int64_t head_dim, rotary_dim;
+    bool interleaved;
+  };
+  constexpr Form kForms[] = {{8, 4, false},  {12, 6, true},   {80, 20, false},
+                             {80, 32, true}, {64, 64, true},  {96, 72, false},
+                             {16, 2, true},  {128, 34, true}, {128, 126, false}};
+  for (const DType dtype : kComputeTypes) {
+    for (const Form& form : kForms) {
+      const int64_t heads = 3, half = form.rotary_dim / 2, cols = heads * form.head_dim;
+      const std::vector<int32_t> positions = {0, 1, 9, 4, 4};
+      const auto rows = static_cast<int64_t>(positions.size());
+      std::vector<double> frequencies;
+      for (int64_t i = 0; i < half; ++i) frequencies.push_back(std::pow(0.7, i));
+      const RopeTable rope(frequencies, 10, 1.25, {form.head_dim, form.interleaved});
+      EXPECT_EQ(rope.rotary_dim(), form.rotary_dim);
+      EXPECT_EQ(rope.head_dim(), form.head_dim);
+      const std::vector<float> x = RandomFloats(rows * cols, 6);
+      TestMatrix y(dtype, rows, cols);
+      TestOps ops(table(), 2);
+
+      Rope(ops, x.data(), cols, positions, rope, y.matrix());
+
+      ExpectNear(
+          y,
+          [&](int64_t r, int64_t c) {
+            const int64_t at = c % form.head_dim;
+            const float* head = x.data() + r * cols + c / form.head_dim * form.head_dim;
+            if (at >= form.rotary_dim) return static_cast<double>(head[at]);
+            const int64_t i = form.interleaved ? at / 2 : at % half;
+            const bool is_low = form.interleaved ? at % 2 == 0 : at < half;
+            const double low = head[form.interleaved ? 2 * i : i];
+            const double high = head[form.interleaved ? 2 * i + 1 : half + i];
+            const double angle =
+                positions[static_cast<size_t>(r)] * frequencies[static_cast<size_t>(i)];
+            const double cos = 1.25 * std::cos(angle), sin = 1.25 * std::sin(angle);
+            return is_low ? low * cos - high * sin : high * cos + low * sin;
+          },
+          1, "Rope");
+    }
+  }
+}
+
 TEST(RopeTableTest, RowsAreTheSameHoweverTheyAreAskedFor) {
   const std::vector<double> frequencies = {1, 0.25, 0.01};
   const RopeTable at_once(frequencies, 1000, 1.5);
@@ -213,6 +258,19 @@ TEST(RopeTableTest, RowsAreTheSameHoweverTheyAreAskedFor) {
   EXPECT_THROW(at_once.RowsOf(beyond), Error);
 }
 
+TEST(RopeTableTest, RowsGrowByWholePeriods) {
+  const std::vector<double> frequencies = {1, 0.25};
+  const RopeTable table(frequencies, 100, 1.5, {.growth = 0.2, .growth_period = 16});
+  const std::vector<int32_t> last = {99};
+  const float* rows = table.RowsOf(last);
+
+  for (int64_t p = 0; p < 100; ++p) {
+    const double amplitude = 1.5 * (1 + 0.2 * std::log(1 + static_cast<double>(p / 16)));
+    EXPECT_FLOAT_EQ(rows[4 * p], static_cast<float>(amplitude * std::cos(p))) << p;
+    EXPECT_FLOAT_EQ(rows[4 * p + 3], static_cast<float>(amplitude * std::sin(0.25 * p))) << p;
+  }
+}
+
 double ApplyDouble(Activation activation, double x) {
   switch (activation) {
     case Activation::kSilu:
@@ -221,14 +279,20 @@ double ApplyDouble(Activation activation, double x) {
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::kRelu:
       return std::max(x, 0.0);
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2));
+    case Activation::kRelu2:
+      return std::pow(std::max(x, 0.0), 2);
+    case Activation::kClampedSwiglu:
+      break;
   }
   return 0;
 }
 
 TEST_P(RowsTest, ActivationsAgreeWithDouble) {
   for (const DType dtype : kComputeTypes) {
-    for (const Activation activation :
-         {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu}) {
+    for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh, Activation::kRelu,
+                                        Activation::kGelu, Activation::kRelu2}) {
       for (const int64_t cols : kCols) {
         const int64_t rows = 3;
         std::vector<float> x = RandomFloats(rows * cols, 7);
@@ -256,12 +320,55 @@ TEST_P(RowsTest, ActivationsAgreeWithDouble) {
   }
 }
 
+TEST_P(RowsTest, ClampedSwigluAgreesWithDoubleOnBothSidesOfItsLimits) {
+  for (const DType dtype : kComputeTypes) {
+    for (const int64_t cols : kCols) {
+      const int64_t rows = 3;
+      std::vector<float> gate = RandomFloats(rows * cols, 17);
+      std::vector<float> up = RandomFloats(rows * cols, 18);
+      for (float& v : gate) v *= 12;
+      for (float& v : up) v *= 12;
+      TestMatrix y(dtype, rows, cols);
+      TestOps ops(table(), 2);
+
+      GatedActivation(ops, gate.data(), up.data(), cols, Activation::kClampedSwiglu, y.matrix());
+
+      ExpectNear(
+          y,
+          [&](int64_t r, int64_t c) {
+            const auto at = static_cast<size_t>(r * cols + c);
+            const double g = std::min(7.0, double{gate[at]});
+            const double u = std::clamp(double{up[at]}, -7.0, 7.0);
+            return (u + 1) * g / (1 + std::exp(-1.702 * g));
+          },
+          1, "ClampedSwiglu");
+    }
+  }
+}
+
+TEST_P(RowsTest, ClampedSwigluKeepsNanAndStaysFiniteForInfinities) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> gate = {inf, 1e30f, 1.0f, nan, 1.0f};
+  const std::vector<float> up = {inf, -inf, -1e30f, 1.0f, nan};
+  TestMatrix y(DType::kF32, 1, 5);
+  TestOps ops(table());
+  GatedActivation(ops, gate.data(), up.data(), 5, Activation::kClampedSwiglu, y.matrix());
+  EXPECT_NEAR(y.At(0, 0), 8 * 7 / (1 + std::exp(-7 * 1.702)), 1e-4);
+  EXPECT_NEAR(y.At(0, 1), -6 * 7 / (1 + std::exp(-7 * 1.702)), 1e-4);
+  EXPECT_NEAR(y.At(0, 2), -6 / (1 + std::exp(-1.702)), 1e-5);
+  EXPECT_TRUE(std::isnan(y.At(0, 3)));
+  EXPECT_TRUE(std::isnan(y.At(0, 4)));
+  EXPECT_THROW(Activate(ops, gate.data(), 5, Activation::kClampedSwiglu, y.matrix()), Error);
+}
+
 TEST_P(RowsTest, ActivationsOfExtremesAreLimits) {
   const float inf = std::numeric_limits<float>::infinity();
   const std::vector<float> x = {1e30f, -1e30f, -100.0f, 100.0f, 0.0f, inf};
   TestMatrix y(DType::kF32, 1, 6);
   TestOps ops(table());
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu}) {
     Activate(ops, x.data(), 6, activation, y.matrix());
     EXPECT_EQ(y.At(0, 0), 1e30f);
     EXPECT_EQ(std::abs(y.At(0, 1)), 0.0f);
@@ -269,6 +376,67 @@ TEST_P(RowsTest, ActivationsOfExtremesAreLimits) {
     EXPECT_EQ(y.At(0, 3), 100.0f);
     EXPECT_EQ(y.At(0, 4), 0.0f);
     EXPECT_EQ(y.At(0, 5), inf);
+  }
+}
+
+// The tail of the exact GELU keeps its digits where 1 + erf would cancel.
+TEST_P(RowsTest, ExactGeluKeepsItsDigitsInTheTail) {
+  std::vector<float> x;
+  for (int i = 0; i < 400; ++i) x.push_back(-6.0f + 0.02f * static_cast<float>(i));
+  TestMatrix y(DType::kF32, 1, 400);
+  TestOps ops(table());
+
+  Activate(ops, x.data(), 400, Activation::kGelu, y.matrix());
+
+  for (int64_t c = 0; c < 400; ++c) {
+    const double want = ApplyDouble(Activation::kGelu, x[static_cast<size_t>(c)]);
+    ASSERT_NEAR(y.At(0, c), want, 4e-6 * std::abs(want) + 1e-12) << x[static_cast<size_t>(c)];
+  }
+}
+
+TEST_P(RowsTest, MultiplyAndClampAreExactAndSigmoidAgreesWithDouble) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const int64_t n : {1, 15, 16, 17, 100, 40000}) {
+    std::vector<float> a = RandomFloats(n, 3);
+    for (float& v : a) v *= 20;
+    const std::vector<float> b = RandomFloats(n, 4);
+    std::vector<float> product(a.size()), clamped(a.size()), sigmoid(a.size());
+    TestOps ops(table(), 2);
+
+    MultiplyRows(ops, a.data(), b.data(), n, product.data());
+    ClampRows(ops, a.data(), 8.0f, n, clamped.data());
+    SigmoidRows(ops, a.data(), n, sigmoid.data());
+
+    for (size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(product[i], a[i] * b[i]);
+      ASSERT_EQ(clamped[i], std::clamp(a[i], -8.0f, 8.0f));
+      const double want = 1 / (1 + std::exp(-static_cast<double>(a[i])));
+      ASSERT_NEAR(sigmoid[i], want, 3e-6 * want + 1e-36) << a[i];
+    }
+  }
+  TestOps ops(table());
+  float clamped = 0;
+  ClampRows(ops, &nan, 8.0f, 1, &clamped);
+  EXPECT_TRUE(std::isnan(clamped));
+}
+
+TEST_P(RowsTest, LayerNormWithoutScaleOrBiasIsThatWithOnesAndZeros) {
+  for (const int64_t cols : {5, 16, 100}) {
+    const int64_t rows = 3;
+    const std::vector<float> x = RandomFloats(rows * cols, 3);
+    const std::vector<float> gamma = RandomFloats(cols, 4);
+    const std::vector<float> ones(static_cast<size_t>(cols), 1), zeros(ones.size(), 0);
+    TestMatrix bare(DType::kF32, rows, cols), plain(DType::kF32, rows, cols);
+    TestMatrix scaled(DType::kF32, rows, cols), with_zeros(DType::kF32, rows, cols);
+    TestOps ops(table());
+
+    LayerNorm(ops, x.data(), cols, nullptr, nullptr, 1e-5f, bare.matrix(), nullptr);
+    LayerNorm(ops, x.data(), cols, ones.data(), zeros.data(), 1e-5f, plain.matrix(), nullptr);
+    LayerNorm(ops, x.data(), cols, gamma.data(), nullptr, 1e-5f, scaled.matrix(), nullptr);
+    LayerNorm(ops, x.data(), cols, gamma.data(), zeros.data(), 1e-5f, with_zeros.matrix(), nullptr);
+
+    EXPECT_EQ(bare, plain) << cols;
+    EXPECT_EQ(scaled, with_zeros) << cols;
   }
 }
 
@@ -354,7 +522,8 @@ TEST_P(RowsTest, ReductionsDependOnTheRowAlone) {
 // Pointwise kernels process a value in a full vector or in a tail, with the same bits.
 TEST_P(RowsTest, PointwiseValuesDoNotDependOnTheirLane) {
   const std::vector<float> x = RandomFloats(40, 15);
-  for (const Activation activation : {Activation::kSilu, Activation::kGeluTanh}) {
+  for (const Activation activation :
+       {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu, Activation::kRelu2}) {
     TestMatrix whole(DType::kF32, 1, 40);
     TestOps ops(table());
     Activate(ops, x.data(), 40, activation, whole.matrix());

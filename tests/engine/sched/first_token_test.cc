@@ -308,7 +308,7 @@ TEST(BatchClass, GivesItsPlaceToInteractiveWorkAndKeepsItsBlocks) {
   EXPECT_EQ(clock.Of(second).phase, SequencePhase::kWaiting);
   EXPECT_EQ(clock.scheduler().num_running_batch(), 1);
   EXPECT_EQ(clock.scheduler().num_waiting_batch(), 1);
-  EXPECT_FALSE(clock.Of(second).blocks.empty());
+  EXPECT_FALSE(clock.Of(second).blocks().empty());
 }
 
 TEST(BatchClass, TakesThePausedInteractiveBlocksWhenNothingElseRuns) {
@@ -332,7 +332,7 @@ TEST(BatchClass, TakesThePausedInteractiveBlocksWhenNothingElseRuns) {
 
   ASSERT_EQ(plan.slices.size(), 1u);
   EXPECT_EQ(plan.slices[0].sequence->request, RequestId{1});
-  EXPECT_TRUE(scheduler.Choices(RequestId{2})[0]->blocks.empty());
+  EXPECT_TRUE(scheduler.Choices(RequestId{2})[0]->blocks().empty());
 }
 
 // Two schedulers get the same interactive requests; one has batches beside them. Memory and places

@@ -71,6 +71,11 @@ SchedulerOptions Options(int64_t max_seqs = 8, int64_t chunk = 32, int64_t max_l
   return options;
 }
 
+std::vector<BlockId> Cached(const PrefixIndex& index, const std::vector<TokenId>& tokens,
+                            const std::string& variant) {
+  return index.Blocks(index.Keys(tokens, variant))[0];
+}
+
 TEST(Scheduler, RefusesAPoolTooSmallForOneSequence) {
   EXPECT_THROW(World(Options(8, 32, 256), 15), Error);
   EXPECT_NO_THROW(World(Options(8, 32, 256), 16));
@@ -245,14 +250,14 @@ TEST_P(SchedulerLeaderLeaves, AFollowerTakesBlocksOfItsOwnAdapterAlone) {
   World world(Options(), 64);
   world.Add(1, Prompt(base_blocks * kTokensPerBlock + 1));
   while (world.Choice(1).uncomputed() > 1) world.Step();
-  const std::vector<BlockId> of_the_base = world.index.Match(Prompt(100), "");
+  const std::vector<BlockId> of_the_base = Cached(world.index, Prompt(100), "");
   ASSERT_EQ(of_the_base.size(), static_cast<size_t>(base_blocks));
   for (const uint64_t id : {2, 3}) {
     world.scheduler.Add({.id = RequestId{id}, .prompt = Prompt(100), .adapter = "one"});
   }
   world.Step();
   ASSERT_EQ(world.Choice(3).leader, &world.Choice(2));
-  const std::vector<BlockId> of_the_adapter = world.index.Match(Prompt(100), "one");
+  const std::vector<BlockId> of_the_adapter = Cached(world.index, Prompt(100), "one");
   ASSERT_EQ(of_the_adapter.size(), 2u) << "one chunk";
 
   if (departure == Departure::kCancelled) {
@@ -263,7 +268,7 @@ TEST_P(SchedulerLeaderLeaves, AFollowerTakesBlocksOfItsOwnAdapterAlone) {
   world.scheduler.CheckInvariants();
 
   EXPECT_EQ(world.Choice(3).leader, nullptr);
-  EXPECT_EQ(world.Choice(3).blocks, of_the_adapter);
+  EXPECT_EQ(world.Choice(3).blocks(), of_the_adapter);
   EXPECT_EQ(world.Choice(3).computed_len, 32);
 }
 
@@ -278,7 +283,7 @@ TEST(Scheduler, AFollowerOfAPreemptedLeaderTakesBlocksOfItsOwnAdapterAlone) {
   World world(Options(16, 4, 112), 29);
   world.Add(1, Prompt(36), 12);
   while (world.scheduler.num_running() < 12) world.Step();
-  const std::vector<BlockId> of_the_base = world.index.Match(Prompt(97), "");
+  const std::vector<BlockId> of_the_base = Cached(world.index, Prompt(97), "");
   ASSERT_EQ(of_the_base.size(), 2u);
   for (const uint64_t id : {2, 3}) {
     world.scheduler.Add({.id = RequestId{id}, .prompt = Prompt(97), .adapter = "one"});
@@ -290,9 +295,9 @@ TEST(Scheduler, AFollowerOfAPreemptedLeaderTakesBlocksOfItsOwnAdapterAlone) {
   while (preempted.empty()) preempted = world.Step().preempted;
 
   ASSERT_EQ(preempted, std::vector<Sequence*>{&world.Choice(2)});
-  const std::vector<BlockId> of_the_adapter = world.index.Match(Prompt(97), "one");
+  const std::vector<BlockId> of_the_adapter = Cached(world.index, Prompt(97), "one");
   ASSERT_EQ(of_the_adapter.size(), 3u);
-  const std::vector<BlockId>& taken = world.Choice(3).blocks;
+  const std::vector<BlockId>& taken = world.Choice(3).blocks();
   ASSERT_GE(taken.size(), of_the_adapter.size());
   EXPECT_TRUE(std::equal(of_the_adapter.begin(), of_the_adapter.end(), taken.begin()));
 }
@@ -306,9 +311,9 @@ TEST(Scheduler, ForkedChoicesShareFullBlocksAndCopyThePartialOne) {
 
   EXPECT_EQ(plan.slices.size(), 3u);
   EXPECT_EQ(plan.copies.size(), 2u);  // the last one keeps the original
-  EXPECT_EQ(world.Choice(1, 0).blocks[0], world.Choice(1, 2).blocks[0]);
-  EXPECT_NE(world.Choice(1, 0).blocks[1], world.Choice(1, 1).blocks[1]);
-  EXPECT_EQ(world.pool.references(world.Choice(1, 0).blocks[0]), 3);
+  EXPECT_EQ(world.Choice(1, 0).blocks()[0], world.Choice(1, 2).blocks()[0]);
+  EXPECT_NE(world.Choice(1, 0).blocks()[1], world.Choice(1, 1).blocks()[1]);
+  EXPECT_EQ(world.pool.references(world.Choice(1, 0).blocks()[0]), 3);
 }
 
 TEST(Scheduler, MoreChoicesThanPlacesTakeTurns) {
@@ -389,7 +394,7 @@ TEST(Scheduler, PausedRequestYieldsItsPlaceAndKeepsItsBlocks) {
 
   world.scheduler.SetPaused(RequestId{1}, true);
   EXPECT_EQ(World::Rows(world.Step(), 2), 20);
-  EXPECT_EQ(world.Choice(1).blocks.size(), 2u);
+  EXPECT_EQ(world.Choice(1).blocks().size(), 2u);
   world.scheduler.Cancel(RequestId{2});
   EXPECT_TRUE(world.scheduler.idle());
   world.scheduler.SetPaused(RequestId{1}, false);

@@ -12,13 +12,16 @@
 namespace tandem::engine {
 namespace {
 
-constexpr DType kAllDTypes[] = {DType::kF32, DType::kBF16, DType::kF16, DType::kF64, DType::kI64,
-                                DType::kI32, DType::kI16,  DType::kI8,  DType::kU8,  DType::kBool};
+constexpr DType kAllDTypes[] = {DType::kF32,   DType::kBF16, DType::kF16,    DType::kF64,
+                                DType::kI64,   DType::kI32,  DType::kI16,    DType::kI8,
+                                DType::kU8,    DType::kBool, DType::kF8E4M3, DType::kF8E5M2,
+                                DType::kF8E8M0};
 
 TEST(DTypes, KnowTheirSizesAndNames) {
-  const std::vector<size_t> bytes = {4, 2, 2, 8, 8, 4, 2, 1, 1, 1};
-  const std::vector<std::string> names = {"f32", "bf16", "f16", "f64", "i64",
-                                          "i32", "i16",  "i8",  "u8",  "bool"};
+  const std::vector<size_t> bytes = {4, 2, 2, 8, 8, 4, 2, 1, 1, 1, 1, 1, 1};
+  const std::vector<std::string> names = {"f32",     "bf16",    "f16",    "f64", "i64",
+                                          "i32",     "i16",     "i8",     "u8",  "bool",
+                                          "f8_e4m3", "f8_e5m2", "f8_e8m0"};
   for (size_t i = 0; i < std::size(kAllDTypes); ++i) {
     EXPECT_EQ(DTypeBytes(kAllDTypes[i]), bytes[i]);
     EXPECT_EQ(DTypeName(kAllDTypes[i]), names[i]);

@@ -322,7 +322,9 @@ TEST(GgufVocabulary, PatternsCutWhereTheProgramsDo) {
   };
   const Pieces apart = {"it", "'s", " ", "1", "2", " ab"};
   const Pieces tekken = {"Hello", "WORLD", "'s", " ", "1", "2", "!/\n"};
+  const Pieces o200k = {"Hello", "WORLD's", " ", "123", "4", "!/\n"};
   const std::vector<Case> cases = {
+      {"gpt-4o", "HelloWORLD's 1234!/\n", o200k},
       {"smollm", "it's 12 ab", apart},
       {"starcoder", "it's 12 ab", apart},
       {"refact", "it's 12 ab", apart},

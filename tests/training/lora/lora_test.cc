@@ -99,6 +99,36 @@ TEST(LoraTargets, AreFoundByThePathsOfTransformersAndOfMaxText) {
   EXPECT_EQ(NamesOfModule(engine::FindFamilyByName("llama"), "lm_head").size(), 2u);
 }
 
+// One name of MaxText stands for the same layer of all experts.
+TEST(LoraTargets, ExpertsAreFoundByTheExpressionsThatMaxTextRecommends) {
+  struct Found {
+    const char* family;
+    const char* expression;
+    size_t n_targets;
+  };
+  // Tiny models have 20 experts. MaxText names no attention of DeepSeek's latent of queries.
+  for (const Found& found :
+       {Found{"gpt_oss",
+              "decoder/layers/.*(GptOssAttention/(query|key|value|out)|GptOssMlp/(wi_0|wi_1|wo))",
+              2 * (4 + 3 * 20)},
+        {"gpt_oss", "decoder/layers/layers_1/GptOssMlp/wi_0", 20},
+        {"gpt_oss", "GptOssMlp/gate", 2},
+        {"mixtral", "decoder/layers/MoeBlock_0/(wi_0|wi_1|wo)", 2 * 3 * 20},
+        {"mixtral", "decoder/layers_1/MoeBlock_0/wo", 20},
+        {"qwen3_moe", "decoder/layers/(mlp|moe_block)/wi_1", 1 + 20},
+        {"deepseek_v3",
+         "decoder/(dense_layers|moe_stack)/self_attention/(out|wkv_a|wkv_b)|"
+         "decoder/(dense_layers|moe_stack)/(mlp|shared_experts)/(wi_0|wi_1|wo)",
+         3 * 3 + 3 * 3},
+        {"deepseek_v3", "decoder/dense_layers_0/.*", 5 + 3},
+        {"deepseek_v3", "decoder/moe_layers_1/DeepSeekMoeBlock_0/MoeBlock_0/wi_0", 20},
+        {"deepseek_v2", "decoder/moe_layers/.*/MoeBlock_0/gate", 2}}) {
+    SCOPED_TRACE(std::string(found.family) + " " + found.expression);
+    EXPECT_EQ(Choose(found.family, bench::TinyModelConfig(found.family), found.expression).size(),
+              found.n_targets);
+  }
+}
+
 TEST(LoraTargets, ThatMatchNothingAreAnErrorWithTheNearestNames) {
   const engine::ModelConfig llama = bench::TinyLlamaConfig();
   const std::string typo = ErrorOf([&] { Choose("llama", llama, "upproj"); });

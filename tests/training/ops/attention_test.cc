@@ -11,12 +11,14 @@ struct AttentionCase {
   std::vector<Segment> segments;
   int64_t rows = 0;
   Floats q, k, v, dout;
+  Floats sinks = {};  // by head; empty: none
 
   AttentionCase(int64_t heads, int64_t kv_heads, int64_t dim, std::vector<int64_t> lengths,
-                int64_t window = 0, float soft_cap = 0) {
+                int64_t window = 0, float soft_cap = 0, int64_t v_dim = 0) {
     spec = {.n_heads = heads,
             .n_kv_heads = kv_heads,
             .head_dim = dim,
+            .v_head_dim = v_dim,
             .scale = 1 / std::sqrt(static_cast<float>(dim)),
             .window = window,
             .soft_cap = soft_cap};
@@ -26,21 +28,28 @@ struct AttentionCase {
     }
     q = RandomFloats(rows * heads * dim, 1);
     k = RandomFloats(rows * kv_heads * dim, 2);
-    v = RandomFloats(rows * kv_heads * dim, 3);
-    dout = RandomFloats(rows * heads * dim, 4);
+    v = RandomFloats(rows * kv_heads * spec.value_dim(), 3);
+    dout = RandomFloats(rows * heads * spec.value_dim(), 4);
   }
 
   double Loss(const Doubles& q_at, const Doubles& k_at, const Doubles& v_at) const {
+    return Loss(q_at, k_at, v_at, Widen(sinks));
+  }
+
+  double Loss(const Doubles& q_at, const Doubles& k_at, const Doubles& v_at,
+              const Doubles& sinks_at) const {
     double loss = 0;
     const int64_t dim = spec.head_dim;
+    const int64_t v_dim = spec.value_dim();
     for (const Segment& segment : segments) {
       for (int64_t h = 0; h < spec.n_heads; ++h) {
         const int64_t kv = h / (spec.n_heads / spec.n_kv_heads);
         for (int64_t i = 0; i < segment.n_rows; ++i) {
           const int64_t row = segment.first_row + i;
-          const int64_t first = spec.window > 0 ? std::max<int64_t>(0, i - spec.window + 1) : 0;
+          int64_t first = spec.window > 0 ? std::max<int64_t>(0, i - spec.window + 1) : 0;
+          if (spec.chunk > 0) first = i / spec.chunk * spec.chunk;
           Doubles p;
-          double sum = 0;
+          double sum = sinks_at.empty() ? 0 : std::exp(sinks_at[h]);
           for (int64_t j = first; j <= i; ++j) {
             double s = 0;
             for (int64_t d = 0; d < dim; ++d) {
@@ -53,9 +62,9 @@ struct AttentionCase {
             sum += p.back();
           }
           for (int64_t j = first; j <= i; ++j) {
-            for (int64_t d = 0; d < dim; ++d) {
-              loss += dout[(row * spec.n_heads + h) * dim + d] * p[j - first] / sum *
-                      v_at[((segment.first_row + j) * spec.n_kv_heads + kv) * dim + d];
+            for (int64_t d = 0; d < v_dim; ++d) {
+              loss += dout[(row * spec.n_heads + h) * v_dim + d] * p[j - first] / sum *
+                      v_at[((segment.first_row + j) * spec.n_kv_heads + kv) * v_dim + d];
             }
           }
         }
@@ -66,13 +75,14 @@ struct AttentionCase {
 };
 
 struct Gradients {
-  Floats dq, dk, dv;
+  Floats dq, dk, dv, dsinks;
 };
 
 // Forward and backward in f32, or in bf16 with inputs rounded first.
 Gradients Backward(engine::OpsContext& ops, const AttentionCase& c, engine::DType dtype) {
   const int64_t q_cols = c.spec.n_heads * c.spec.head_dim;
-  const int64_t kv_cols = c.spec.n_kv_heads * c.spec.head_dim;
+  const int64_t k_cols = c.spec.n_kv_heads * c.spec.head_dim;
+  const int64_t v_cols = c.spec.n_kv_heads * c.spec.value_dim();
   const size_t element = engine::DTypeBytes(dtype);
   const auto matrix = [&](AlignedBuffer& buffer, int64_t cols) {
     const int64_t stride = engine::RowStride(dtype, cols);
@@ -81,19 +91,23 @@ Gradients Backward(engine::OpsContext& ops, const AttentionCase& c, engine::DTyp
   };
   AlignedBuffer buffers[4];
   const engine::Matrix q = matrix(buffers[0], q_cols);
-  const engine::Matrix k = matrix(buffers[1], kv_cols);
-  const engine::Matrix v = matrix(buffers[2], kv_cols);
-  const engine::Matrix out = matrix(buffers[3], q_cols);
+  const engine::Matrix k = matrix(buffers[1], k_cols);
+  const engine::Matrix v = matrix(buffers[2], v_cols);
+  const engine::Matrix out = matrix(buffers[3], c.spec.n_heads * c.spec.value_dim());
   engine::RoundRows(ops, c.q.data(), q_cols, q);
-  engine::RoundRows(ops, c.k.data(), kv_cols, k);
-  engine::RoundRows(ops, c.v.data(), kv_cols, v);
+  engine::RoundRows(ops, c.k.data(), k_cols, k);
+  engine::RoundRows(ops, c.v.data(), v_cols, v);
   AlignedBuffer kv(static_cast<size_t>(
       AttentionScratchBytes(c.spec, dtype, c.rows, static_cast<int64_t>(c.segments.size()))));
   Floats lse(c.rows * c.spec.n_heads);
-  AttentionForward(ops, c.spec, q, k, v, c.segments, kv.data(), out, lse.data());
-  Gradients g{Floats(c.q.size()), Floats(c.k.size()), Floats(c.v.size())};
+  const float* sinks = c.sinks.empty() ? nullptr : c.sinks.data();
+  AttentionForward(ops, c.spec, q, k, v, c.segments, kv.data(), out, lse.data(), sinks);
+  Gradients g{Floats(c.q.size()), Floats(c.k.size()), Floats(c.v.size()), Floats(c.sinks.size())};
   AttentionBackward(ops, c.spec, q, k, v, out, lse.data(), c.dout.data(), c.segments, g.dq.data(),
                     g.dk.data(), g.dv.data());
+  if (sinks != nullptr) {
+    SinkBackward(ops, c.spec, sinks, out, lse.data(), c.dout.data(), g.dsinks.data());
+  }
   return g;
 }
 
@@ -105,8 +119,12 @@ void ExpectGradients(const AttentionCase& c) {
   const Doubles want_dk = NumericGradient([&](const Doubles& at) { return c.Loss(q, at, v); }, k);
   const Doubles want_dv = NumericGradient([&](const Doubles& at) { return c.Loss(q, k, at); }, v);
 
+  const Doubles want_dsinks =
+      NumericGradient([&](const Doubles& at) { return c.Loss(q, k, v, at); }, Widen(c.sinks));
+
   OnEveryTable([&](engine::OpsContext& ops) {
     const Gradients f32 = Backward(ops, c, engine::DType::kF32);
+    EXPECT_LT(RelativeError(f32.dsinks, want_dsinks), 1e-5);
     EXPECT_LT(RelativeError(f32.dq, want_dq), 1e-5);
     EXPECT_LT(RelativeError(f32.dk, want_dk), 1e-5);
     EXPECT_LT(RelativeError(f32.dv, want_dv), 1e-5);
@@ -116,6 +134,7 @@ void ExpectGradients(const AttentionCase& c) {
     EXPECT_LT(RelativeError(bf16.dq, want_dq), 2e-2);
     EXPECT_LT(RelativeError(bf16.dk, want_dk), 2e-2);
     EXPECT_LT(RelativeError(bf16.dv, want_dv), 2e-2);
+    EXPECT_LT(RelativeError(bf16.dsinks, want_dsinks), 2e-2);
   });
 }
 
@@ -126,7 +145,25 @@ TEST(AttentionBackward, GroupedHeadsAndPackedSegments) {
   ExpectGradients(AttentionCase(4, 2, 12, {5, 1, 11}));
 }
 TEST(AttentionBackward, Window) { ExpectGradients(AttentionCase(2, 1, 8, {13}, 4)); }
+TEST(AttentionBackward, ValuesNarrowerAndWiderThanKeys) {
+  ExpectGradients(AttentionCase(4, 2, 12, {5, 11}, 0, 0, 7));
+  ExpectGradients(AttentionCase(2, 1, 6, {13}, 4, 0, 10));
+}
 TEST(AttentionBackward, SoftCap) { ExpectGradients(AttentionCase(2, 1, 8, {10}, 0, 2.0f)); }
+
+TEST(AttentionBackward, RowsOfAChunkGiveNoGradientToKeysOfAnother) {
+  AttentionCase c(4, 2, 6, {35, 7, 19});
+  c.spec.chunk = 16;
+  ExpectGradients(c);
+}
+
+TEST(AttentionBackward, SinksWithGroupedHeadsPackedSegmentsAndAWindow) {
+  for (const int64_t window : {0, 4}) {
+    AttentionCase c(4, 2, 12, {5, 1, 11}, window);
+    c.sinks = {-1.5f, 0.25f, 1.0f, 3.0f};
+    ExpectGradients(c);
+  }
+}
 
 // Longer than a query block and a key chunk, with ragged ends: every path of the blocking. Too
 // large for finite differences, so f32 tables are compared with each other.
@@ -173,7 +210,8 @@ TEST(AttentionBackward, DirectionalDerivativeOfALongSegment) {
 }
 
 TEST(AttentionBackward, ThreadCountChangesNoBit) {
-  const AttentionCase c(4, 2, 16, {70, 33, 140});
+  AttentionCase c(4, 2, 16, {70, 33, 140});
+  c.sinks = {0.5f, -1.0f, 2.0f, 0.0f};
   std::vector<Gradients> results;
   for (int threads = 1; threads <= 3; ++threads) {
     ThreadPool pool(threads);
@@ -184,6 +222,7 @@ TEST(AttentionBackward, ThreadCountChangesNoBit) {
     EXPECT_EQ(results[i].dq, results[0].dq);
     EXPECT_EQ(results[i].dk, results[0].dk);
     EXPECT_EQ(results[i].dv, results[0].dv);
+    EXPECT_EQ(results[i].dsinks, results[0].dsinks);
   }
 }
 

@@ -90,6 +90,37 @@ TEST(NormBackward, LayerNormAgreesWithFiniteDifferences) {
   });
 }
 
+// Without gamma or beta the same gradients as with ones and zeros.
+TEST(NormBackward, LayerNormWithoutScaleOrBiasAgreesWithFiniteDifferences) {
+  const NormCase c;
+  const Doubles x = Widen(c.x);
+  const Doubles gamma = Widen(c.gamma);
+  const Doubles ones(kNormCols, 1), zeros(kNormCols, 0);
+  const Doubles want_bare =
+      NumericGradient([&](const Doubles& at) { return Loss(c, true, at, ones, zeros); }, x);
+  const Doubles want_dx =
+      NumericGradient([&](const Doubles& at) { return Loss(c, true, at, gamma, zeros); }, x);
+  const Doubles want_dgamma =
+      NumericGradient([&](const Doubles& at) { return Loss(c, true, x, at, zeros); }, gamma);
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats y(kNormRows * kNormCols);
+    Floats stats(2 * kNormRows);
+    engine::LayerNorm(ops, c.x.data(), kNormCols, nullptr, nullptr, kEps,
+                      {y.data(), engine::DType::kF32, kNormRows, kNormCols, kNormCols},
+                      stats.data());
+    Floats bare(y.size()), dx(y.size()), dgamma(kNormCols);
+    LayerNormBackward(ops, c.x.data(), nullptr, stats.data(), c.dy.data(), kNormRows, kNormCols,
+                      bare.data(), nullptr, nullptr);
+    LayerNormBackward(ops, c.x.data(), c.gamma.data(), stats.data(), c.dy.data(), kNormRows,
+                      kNormCols, dx.data(), dgamma.data(), nullptr);
+
+    EXPECT_LT(RelativeError(bare, want_bare), 1e-5);
+    EXPECT_LT(RelativeError(dx, want_dx), 1e-5);
+    EXPECT_LT(RelativeError(dgamma, want_dgamma), 1e-5);
+  });
+}
+
 TEST(NormBackward, ThreadCountChangesNoBit) {
   constexpr int64_t kManyRows = 1000;
   const Floats x = RandomFloats(kManyRows * kNormCols, 5);

@@ -1,5 +1,6 @@
 #include "training/ops/pointwise.h"
 
+#include <algorithm>
 #include <map>
 
 #include "tests/training/ops/gradient_check.h"
@@ -15,12 +16,19 @@ double ActivationOf(engine::Activation activation, double x) {
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case engine::Activation::kRelu:
       return x > 0 ? x : 0;
+    case engine::Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2));
+    case engine::Activation::kRelu2:
+      return x > 0 ? x * x : 0;
+    case engine::Activation::kClampedSwiglu:
+      break;
   }
   return 0;
 }
 
 constexpr engine::Activation kActivations[] = {
-    engine::Activation::kSilu, engine::Activation::kGeluTanh, engine::Activation::kRelu};
+    engine::Activation::kSilu, engine::Activation::kGeluTanh, engine::Activation::kRelu,
+    engine::Activation::kGelu, engine::Activation::kRelu2};
 
 TEST(PointwiseBackward, ActivationsAgreeWithFiniteDifferences) {
   constexpr int64_t kCount = 203;
@@ -72,6 +80,36 @@ TEST(PointwiseBackward, GatedActivationsAgreeWithFiniteDifferences) {
   }
 }
 
+// The inputs lie on both sides of every limit.
+TEST(PointwiseBackward, ClampedSwigluAgreesWithFiniteDifferences) {
+  constexpr int64_t kCount = 211;
+  const Floats gate = RandomFloats(kCount, 13, 6);
+  const Floats up = RandomFloats(kCount, 14, 6);
+  const Floats dh = RandomFloats(kCount, 15);
+  const auto loss = [&](const Doubles& g, const Doubles& u) {
+    double sum = 0;
+    for (int64_t i = 0; i < kCount; ++i) {
+      const double at = std::min(g[i], 7.0);
+      sum += dh[i] * (std::clamp(u[i], -7.0, 7.0) + 1) * at / (1 + std::exp(-1.702 * at));
+    }
+    return sum;
+  };
+  const Doubles want_gate =
+      NumericGradient([&](const Doubles& at) { return loss(at, Widen(up)); }, Widen(gate));
+  const Doubles want_up =
+      NumericGradient([&](const Doubles& at) { return loss(Widen(gate), at); }, Widen(up));
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats dgate(kCount);
+    Floats dup(kCount);
+    GatedActivationBackward(ops, gate.data(), up.data(), engine::Activation::kClampedSwiglu,
+                            dh.data(), kCount, dgate.data(), dup.data());
+
+    EXPECT_LT(RelativeError(dgate, want_gate), 1e-5);
+    EXPECT_LT(RelativeError(dup, want_up), 1e-5);
+  });
+}
+
 TEST(PointwiseBackward, RopeBackwardUndoesTheRotation) {
   constexpr int64_t kRows = 6;
   constexpr int64_t kHeads = 3;
@@ -92,6 +130,66 @@ TEST(PointwiseBackward, RopeBackwardUndoesTheRotation) {
     // A rotation's gradient is its inverse.
     EXPECT_LT(RelativeError(back, Widen(x)), 1e-6);
     EXPECT_NE(rotated, x);
+  });
+}
+
+TEST(PointwiseBackward, PartialAndInterleavedRopeBackwardUndoesTheRotation) {
+  constexpr int64_t kRows = 6, kHeads = 3, kDim = 22;
+  const std::vector<int32_t> positions = {0, 1, 5, 17, 2, 63};
+  const Floats x = RandomFloats(kRows * kHeads * kDim, 6);
+  for (const bool interleaved : {false, true}) {
+    for (const int pairs : {1, 4, 11}) {
+      Doubles frequencies;
+      for (int i = 0; i < pairs; ++i) frequencies.push_back(std::pow(100.0, -i / 6.0));
+      const engine::RopeTable table(frequencies, 64, 1, {kDim, interleaved});
+
+      OnEveryTable([&](engine::OpsContext& ops) {
+        Floats rotated(x.size());
+        engine::Rope(ops, x.data(), kHeads * kDim, positions, table,
+                     {rotated.data(), engine::DType::kF32, kRows, kHeads * kDim, kHeads * kDim});
+        Floats back(x.size());
+        RopeBackward(ops, rotated.data(), positions, table, kRows, kHeads * kDim, back.data());
+
+        EXPECT_LT(RelativeError(back, Widen(x)), 1e-6) << interleaved << pairs;
+        EXPECT_NE(rotated, x);
+      });
+    }
+  }
+}
+
+TEST(PointwiseBackward, MultiplyClampAndSigmoidAgreeWithFiniteDifferences) {
+  constexpr int64_t kCount = 203;
+  constexpr double kLimit = 1.5;
+  const Floats a = RandomFloats(kCount, 1, 2);
+  const Floats b = RandomFloats(kCount, 2, 2);
+  const Floats dy = RandomFloats(kCount, 3);
+  const auto gradient = [&](const Floats& x, const std::function<double(double, int64_t)>& f) {
+    return NumericGradient(
+        [&](const Doubles& at) {
+          double loss = 0;
+          for (int64_t i = 0; i < kCount; ++i) loss += dy[i] * f(at[i], i);
+          return loss;
+        },
+        Widen(x));
+  };
+  const Doubles want_a = gradient(a, [&](double x, int64_t i) { return x * b[i]; });
+  const Doubles want_b = gradient(b, [&](double x, int64_t i) { return x * a[i]; });
+  const Doubles want_clamp =
+      gradient(a, [&](double x, int64_t) { return std::clamp(x, -kLimit, kLimit); });
+  const Doubles want_sigmoid =
+      gradient(a, [&](double x, int64_t) { return 1 / (1 + std::exp(-x)); });
+
+  OnEveryTable([&](engine::OpsContext& ops) {
+    Floats da(kCount), db(kCount), dclamp(kCount), dsigmoid(kCount), y(kCount);
+    MultiplyBackward(ops, a.data(), b.data(), dy.data(), kCount, da.data(), db.data());
+    ClampBackward(ops, a.data(), kLimit, dy.data(), kCount, dclamp.data());
+    engine::SigmoidRows(ops, a.data(), kCount, y.data());
+    SigmoidBackward(ops, y.data(), dy.data(), kCount, dsigmoid.data());
+
+    EXPECT_LT(RelativeError(da, want_a), 1e-5);
+    EXPECT_LT(RelativeError(db, want_b), 1e-5);
+    EXPECT_LT(RelativeError(dclamp, want_clamp), 1e-5);
+    EXPECT_LT(RelativeError(dsigmoid, want_sigmoid), 1e-5);
   });
 }
 
@@ -117,21 +215,23 @@ TEST(PointwiseBackward, ScaledAndColumnsAreAddedWhereTheyBelong) {
   });
 }
 
-TEST(PointwiseBackward, EmbedBackwardAddsRowsOfEqualIdsInOrder) {
+TEST(PointwiseBackward, EmbedBackwardAddsRowsOfEqualIdsInOrderAndIdsBeyondTheTableToRow0) {
   constexpr int64_t kRows = 300;
   constexpr int64_t kCols = 19;
+  constexpr int64_t kTable = 11;
   std::mt19937 rng(7);
   std::vector<TokenId> ids(kRows);
-  for (TokenId& id : ids) id = static_cast<TokenId>(rng() % 11);
+  for (TokenId& id : ids) id = static_cast<TokenId>(rng() % (kTable + 3));
   const Floats dy = RandomFloats(kRows * kCols, 8);
-  Floats want(11 * kCols);
+  Floats want(kTable * kCols);
   for (int64_t r = 0; r < kRows; ++r) {
-    for (int64_t i = 0; i < kCols; ++i) want[ids[r] * kCols + i] += dy[r * kCols + i];
+    const int64_t id = ids[r] < kTable ? ids[r] : 0;
+    for (int64_t i = 0; i < kCols; ++i) want[id * kCols + i] += dy[r * kCols + i];
   }
 
   OnEveryTable([&](engine::OpsContext& ops) {
-    Floats got(11 * kCols);
-    EmbedBackward(ops, ids, dy.data(), kCols, got.data());
+    Floats got(kTable * kCols);
+    EmbedBackward(ops, ids, dy.data(), kCols, kTable, got.data());
 
     EXPECT_EQ(got, want);  // the same additions in the same order
   });

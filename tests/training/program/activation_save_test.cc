@@ -167,7 +167,14 @@ TEST(ActivationSave, RecomputationIsForEveryFamily) {
     const int64_t plain_kept = CountKept(RecordCase(c)).kept;
     c.remat.save = ActivationSave::kRecompute;
     ExpectSame(Trained(c), plain, Named(c));
-    EXPECT_LT(CountKept(RecordCase(c)).kept, plain_kept) << family->name;
+    // A recurrence alone has no activation between matrices.
+    const Program program = RecordCase(c);
+    const auto& nodes = program.nodes;
+    const bool has_any = std::any_of(nodes.begin(), nodes.end(), [](const Node& node) {
+      return node.op == OpKind::kGatedActivation || node.op == OpKind::kActivate;
+    });
+    const int64_t kept = CountKept(RecordCase(c)).kept;
+    EXPECT_TRUE(has_any ? kept < plain_kept : kept == plain_kept) << family->name;
   }
 }
 
@@ -211,11 +218,11 @@ TEST(ActivationSave, PackedResultsTakeTheBytesOfTheFormula) {
               0.15 * static_cast<double>(sparse.packed_bytes));
 }
 
-std::string RefusalOf(const Case& c) {
+std::string RefusalOf(const Case& c, ErrorCode code = ErrorCode::kInvalidArgument) {
   try {
     RecordCase(c);
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_EQ(error.code(), code);
     return error.what();
   }
   return "";
@@ -245,12 +252,27 @@ TEST(ActivationSave, AModelWithoutReluIsToldWhatItHas) {
   }
 }
 
+// Mamba 2 has no feed-forward layers; those of Falcon-H1 have multipliers between their products.
+bool HasChunks(std::string_view family) { return family != "mamba2" && family != "falcon_h1"; }
+
+TEST(SeqChunk, FamiliesWithoutSuchLayersAreRefusedByName) {
+  for (const engine::FamilySpec* family : engine::Families()) {
+    if (HasChunks(family->name)) continue;
+    const std::string message =
+        RefusalOf({.family = family->name, .rows = 2100, .remat = {.seq_chunk = 1024}},
+                  ErrorCode::kUnsupported);
+    EXPECT_NE(message.find(family->name), std::string::npos) << message;
+  }
+}
+
 TEST(SeqChunk, AnyChunkGivesTheBitsOfTheWhole) {
   for (const engine::FamilySpec* family : engine::Families()) {
-    for (const auto& [rank, rate] : {std::pair{0, 0.0f}, {3, 0.0f}, {3, 0.2f}}) {
-      Case c{.family = family->name, .lora_rank = rank, .lora_dropout = rate, .rows = 3333};
+    if (!HasChunks(family->name)) continue;
+    SCOPED_TRACE(family->name);
+    for (const auto& [rank, rate] : {std::pair{0, 0.0f}, {3, 0.2f}}) {
+      Case c{.family = family->name, .lora_rank = rank, .lora_dropout = rate, .rows = 2100};
       const Outcome whole = Trained(c);
-      for (const int64_t chunk : {1024, 2048, 3072, 4096}) {
+      for (const int64_t chunk : {1024, 2048}) {
         c.remat.seq_chunk = chunk;
         ExpectSame(Trained(c), whole, Named(c) + " rank " + std::to_string(rank));
       }

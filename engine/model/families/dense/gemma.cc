@@ -15,7 +15,7 @@
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/maxtext_rules.h"
 
-namespace tandem::engine {
+namespace tandem::engine::gemma {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -93,10 +93,24 @@ constexpr GgufArchitecture kGguf{.name = "gemma",
                                  .write_config = WriteGgufDecoder,
                                  .limits = kGgufLimits};
 
+constexpr std::array kMaxTextRules = JoinRules(
+    std::array{
+        MaxTextRule{"model.embed_tokens.weight", "token_embedder.embedding", MaxTextShape::kTable,
+                    MaxTextValue::kTimesRootWidth},
+        MaxTextRule{"model.norm.weight", "decoder.decoder_norm.scale", MaxTextShape::kVector,
+                    MaxTextValue::kPlusOne},
+        MaxTextRule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_norm.scale",
+                    MaxTextShape::kVector, MaxTextValue::kPlusOne},
+        MaxTextRule{"model.layers.{}.post_attention_layernorm.weight", "pre_ffw_norm.scale",
+                    MaxTextShape::kVector, MaxTextValue::kPlusOne}},
+    kMaxTextScaledQueryAndKey, kMaxTextValueAndOut, kMaxTextMlp);
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules, .vocabulary = MaxTextPaddedVocabulary};
+
 }  // namespace
 
-extern constinit const FamilySpec kGemmaFamily{
+extern constinit const FamilySpec kFamily{
     .name = "gemma",
+    .models = "Gemma",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -105,7 +119,8 @@ extern constinit const FamilySpec kGemmaFamily{
     .forward = Forward,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
+    .maxtext = &kMaxText,
     .lora = &kDecoderLoraNames,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::gemma

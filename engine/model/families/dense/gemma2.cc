@@ -18,7 +18,7 @@
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/maxtext_rules.h"
 
-namespace tandem::engine {
+namespace tandem::engine::gemma2 {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -117,12 +117,6 @@ constexpr std::array kMaxTextRules =
                                      "self_attention{s}.key.kernel", MaxTextShape::kHeadsOut}},
               kMaxTextValueAndOut, kMaxTextMlp);
 
-// MaxText pads 256,000 to 256,128.
-int64_t MaxTextVocabulary(int64_t size) {
-  constexpr int64_t kTheirs = 256000, kPadding = 128;
-  return size > kTheirs && size <= kTheirs + kPadding ? kTheirs + kPadding : size + kPadding;
-}
-
 std::string MaxTextCaveat(const ModelConfig& c) {
   const auto head_dim = static_cast<double>(c.attention.head_dim);
   if (c.query_scalar == 0 || c.query_scalar == head_dim) return "";
@@ -136,14 +130,16 @@ std::string MaxTextCaveat(const ModelConfig& c) {
 
 constexpr MaxTextTree kMaxText{.rules = kMaxTextRules,
                                .blocks = MaxTextBlocks::kPairs,
-                               .vocabulary = MaxTextVocabulary,
+                               .window_period = 2,
+                               .vocabulary = MaxTextPaddedVocabulary,
                                .caveat = MaxTextCaveat};
 constexpr LoraNames kLora{.rules = kMaxTextLinearLayers, .blocks = MaxTextBlocks::kPairs};
 
 }  // namespace
 
-extern constinit const FamilySpec kGemma2Family{
+extern constinit const FamilySpec kFamily{
     .name = "gemma2",
+    .models = "Gemma 2",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -156,4 +152,4 @@ extern constinit const FamilySpec kGemma2Family{
     .lora = &kLora,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::gemma2

@@ -6,7 +6,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/family.h"
@@ -16,10 +15,10 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/maxtext_rules.h"
+#include "engine/model/families/text_part.h"
 
-namespace tandem::engine {
+namespace tandem::engine::gemma3 {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -27,48 +26,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 4> kArchitectures{
     "Gemma3ForCausalLM", "gemma3_text", "Gemma3ForConditionalGeneration", "gemma3"};
 
-constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
+constexpr double kGlobalTheta = 1000000;
 constexpr int64_t kPattern = 6;  // every layer has a window except each sixth
-
-// Either two bases and one scaling, or one object per layer type. The scaling applies to
-// full-attention layers.
-void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
-  const auto parameters = json.find("rope_parameters");
-  if (parameters == json.end() || !parameters->is_object() ||
-      !parameters->contains("full_attention")) {
-    ParseRope(json, kGlobalTheta, c, source);
-    c.local_rope_theta = JsonNumberOr(json, "rope_local_base_freq", kLocalTheta, 1, 1e12, source);
-    return;
-  }
-  SetRope(ParseRopeObject((*parameters)["full_attention"], "full_attention", kGlobalTheta,
-                          c.max_context_len, source),
-          c);
-  c.local_rope_theta = kLocalTheta;
-  if (!parameters->contains("sliding_attention")) return;
-  const RopeConfig sliding =
-      ParseRopeObject((*parameters)["sliding_attention"], "sliding_attention", kLocalTheta,
-                      c.max_context_len, source);
-  if (sliding.scaling.kind != RopeKind::kPlain) {
-    ThrowUnsupported(source, "rope scaling of 'sliding_attention' layers");
-  }
-  c.local_rope_theta = sliding.theta;
-}
-
-// The text part of a multimodal model; keys outside of it apply to the whole model.
-Json TextConfig(const Json& json, const std::string& source) {
-  const auto text = json.find("text_config");
-  if (text == json.end() || text->is_null()) return json;
-  if (!text->is_object()) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": field 'text_config' must be an object, got " + text->type_name());
-  }
-  Json merged = *text;
-  for (const char* field :
-       {"bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config"}) {
-    if (json.contains(field) && !json[field].is_null()) merged[field] = json[field];
-  }
-  return merged;
-}
 
 ModelConfig ParseConfig(const Json& outer, const std::string& source) {
   const Json json = TextConfig(outer, source);
@@ -86,7 +45,7 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
                                 .eos = {1}},
                                source);
   c.family = "gemma3";
-  ParseRopes(json, c, source);
+  ParseGemmaRopes(json, c, source);
   c.activation = ParseActivation(json, "hidden_activation", "gelu_pytorch_tanh", source);
   const int64_t pattern =
       JsonIntOr(json, "sliding_window_pattern", kPattern, 1, kMaxLayers, source);
@@ -106,13 +65,7 @@ constexpr GemmaTraits kTraits{.output_norms = true, .qk_norm = true, .local_rope
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs = ListGemmaWeights(c, kTraits);
-  // Names inside a multimodal model, as transformers before and after 4.52 writes them.
-  for (WeightSpec& spec : specs) {
-    spec.aliases.push_back("language_model." + spec.name);
-    if (spec.name.starts_with("model.")) {
-      spec.aliases.push_back("model.language_model." + spec.name.substr(6));
-    }
-  }
+  AddMultimodalNames(specs);
   return specs;
 }
 
@@ -201,14 +154,17 @@ constexpr std::array kMaxTextRules = JoinRules(
 // MaxText's Gemma 3 lacks the rows that multimodal checkpoints append to the text vocabulary.
 int64_t MaxTextVocabulary(int64_t size) { return std::min<int64_t>(size, 262144); }
 
-constexpr MaxTextTree kMaxText{
-    .rules = kMaxTextRules, .blocks = MaxTextBlocks::kSixes, .vocabulary = MaxTextVocabulary};
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules,
+                               .blocks = MaxTextBlocks::kSixes,
+                               .window_period = kPattern,
+                               .vocabulary = MaxTextVocabulary};
 constexpr LoraNames kLora{.rules = kMaxTextLinearLayers, .blocks = MaxTextBlocks::kSixes};
 
 }  // namespace
 
-extern constinit const FamilySpec kGemma3Family{
+extern constinit const FamilySpec kFamily{
     .name = "gemma3",
+    .models = "Gemma 3",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -221,4 +177,4 @@ extern constinit const FamilySpec kGemma3Family{
     .lora = &kLora,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::gemma3

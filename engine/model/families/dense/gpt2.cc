@@ -15,7 +15,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/hf_config.h"
 
-namespace tandem::engine {
+namespace tandem::engine::gpt2 {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -135,14 +135,14 @@ Layer TakeLayer(WeightCursor& w) {
 
 Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
   const int64_t d = c.hidden_dim;
-  const Act h = ops.LayerNorm(x, w.norm1, w.norm1_bias, c.norm_eps);
+  const Act h = ops.LayerNorm(x, &w.norm1, &w.norm1_bias, c.norm_eps);
   const Act qkv = ops.Linear(h, w.qkv, &w.qkv_bias);  // [rows, 3 * hidden_dim]
   const Act q = ops.Columns(qkv, 0, d);
   const Act k = ops.Columns(qkv, d, d);
   const Act v = ops.Columns(qkv, 2 * d, d);
   const Act attended = ops.Attention(q, k, v, c.attention, layer);
   x = ops.Add(x, ops.Dropout(ops.Linear(attended, w.out, &w.out_bias), c.dropout));
-  const Act m = ops.LayerNorm(x, w.norm2, w.norm2_bias, c.norm_eps);
+  const Act m = ops.LayerNorm(x, &w.norm2, &w.norm2_bias, c.norm_eps);
   const Act up = ops.Activate(ops.Linear(m, w.up, &w.up_bias), c.activation);
   return ops.Add(x, ops.Dropout(ops.Linear(up, w.down, &w.down_bias), c.dropout));
 }
@@ -157,7 +157,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     x = Block(TakeLayer(w), c, x, layer, ops);
   }
   const Weight &norm = w.Take(), &norm_bias = w.Take();
-  const Act normed = ops.LayerNorm(x, norm, norm_bias, c.norm_eps);
+  const Act normed = ops.LayerNorm(x, &norm, &norm_bias, c.norm_eps);
   ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
   TANDEM_CHECK(w.at_end());
 }
@@ -213,8 +213,9 @@ constexpr GgufArchitecture kGguf{.name = "gpt2",
 
 }  // namespace
 
-extern constinit const FamilySpec kGpt2Family{
+extern constinit const FamilySpec kFamily{
     .name = "gpt2",
+    .models = "GPT-2, DistilGPT-2",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -225,4 +226,4 @@ extern constinit const FamilySpec kGpt2Family{
     .gguf = &kGguf,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::gpt2

@@ -16,7 +16,7 @@
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
-namespace tandem::engine {
+namespace tandem::engine::llama {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -90,8 +90,9 @@ constexpr FreshFields kFresh{.ffn_dim = "8/3 of the width", .complete = Complete
 
 }  // namespace
 
-extern constinit const FamilySpec kLlamaFamily{
+extern constinit const FamilySpec kFamily{
     .name = "llama",
+    .models = "Llama 2, 3, 3.1, 3.2, TinyLlama, SmolLM2",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -105,4 +106,4 @@ extern constinit const FamilySpec kLlamaFamily{
     .fresh = &kFresh,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::llama

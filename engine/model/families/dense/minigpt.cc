@@ -12,7 +12,7 @@
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
 
-namespace tandem::engine {
+namespace tandem::engine::minigpt {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -123,11 +123,11 @@ Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& 
   const Act k = ops.Linear(x, w.k, &w.k_bias);
   const Act v = ops.Linear(x, w.v, &w.v_bias);
   const Act attended = ops.Linear(ops.Attention(q, k, v, c.attention, layer), w.out, &w.out_bias);
-  x = ops.LayerNorm(ops.Add(x, ops.Dropout(attended, c.dropout)), w.norm1, w.norm1_bias,
+  x = ops.LayerNorm(ops.Add(x, ops.Dropout(attended, c.dropout)), &w.norm1, &w.norm1_bias,
                     c.norm_eps);
   const Act h = ops.Activate(ops.Linear(x, w.linear1, &w.linear1_bias), c.activation);
   const Act m = ops.Linear(h, w.linear2, &w.linear2_bias);
-  return ops.LayerNorm(ops.Add(x, ops.Dropout(m, c.dropout)), w.norm2, w.norm2_bias, c.norm_eps);
+  return ops.LayerNorm(ops.Add(x, ops.Dropout(m, c.dropout)), &w.norm2, &w.norm2_bias, c.norm_eps);
 }
 
 void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
@@ -157,8 +157,9 @@ constexpr FreshFields kFresh{.ffn_dim = "the width", .complete = CompleteFresh};
 
 }  // namespace
 
-extern constinit const FamilySpec kMiniGptFamily{
+extern constinit const FamilySpec kFamily{
     .name = "minigpt",
+    .models = "miniGPT of the Keras and JAX tutorials",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -169,4 +170,4 @@ extern constinit const FamilySpec kMiniGptFamily{
     .fresh = &kFresh,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::minigpt

@@ -15,7 +15,7 @@
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
-namespace tandem::engine {
+namespace tandem::engine::mistral {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -82,10 +82,16 @@ constexpr GgufArchitecture kGguf{.name = "llama",
                                  .owns = OwnsGguf,
                                  .caveat = GgufCaveat};
 
+// MaxText's q and k keep Hugging Face's order of dimensions.
+constexpr std::array kMaxTextRules = JoinRules(kMaxTextTablesAndTwoNorms, kMaxTextScaledQueryAndKey,
+                                               kMaxTextValueAndOut, kMaxTextMlp);
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules, .caveat = MaxTextHasNoWindow};
+
 }  // namespace
 
-extern constinit const FamilySpec kMistralFamily{
+extern constinit const FamilySpec kFamily{
     .name = "mistral",
+    .models = "Mistral 7B, NeMo",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -94,7 +100,8 @@ extern constinit const FamilySpec kMistralFamily{
     .forward = Forward,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
+    .maxtext = &kMaxText,
     .lora = &kDecoderLoraNames,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::mistral

@@ -15,7 +15,7 @@
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
-namespace tandem::engine {
+namespace tandem::engine::qwen2 {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -77,10 +77,15 @@ constexpr GgufArchitecture kGguf{.name = "qwen2",
                                  .write_config = WriteGgufDecoder,
                                  .limits = kGgufLimits};
 
+constexpr std::array kMaxTextRules = JoinRules(kMaxTextTablesAndTwoNorms, kMaxTextQueryAndKey,
+                                               kMaxTextValueAndOut, kMaxTextQkvBiases, kMaxTextMlp);
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules, .caveat = MaxTextHasNoWindow};
+
 }  // namespace
 
-extern constinit const FamilySpec kQwen2Family{
+extern constinit const FamilySpec kFamily{
     .name = "qwen2",
+    .models = "Qwen2, Qwen2.5",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -89,7 +94,8 @@ extern constinit const FamilySpec kQwen2Family{
     .forward = Forward,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
+    .maxtext = &kMaxText,
     .lora = &kDecoderLoraNames,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::qwen2

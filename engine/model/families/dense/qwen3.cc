@@ -14,7 +14,7 @@
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
-namespace tandem::engine {
+namespace tandem::engine::qwen3 {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -44,7 +44,7 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias}, .qk_norm = true};
+  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias}, .qk_norm = QkNorm::kHeads};
 }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
@@ -74,12 +74,13 @@ constexpr GgufArchitecture kGguf{.name = "qwen3",
 
 constexpr std::array kMaxTextRules = JoinRules(kMaxTextTablesAndTwoNorms, kMaxTextQueryAndKey,
                                                kMaxTextValueAndOut, kMaxTextHeadNorms, kMaxTextMlp);
-constexpr MaxTextTree kMaxText{.rules = kMaxTextRules};
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules, .caveat = MaxTextHasNoWindow};
 
 }  // namespace
 
-extern constinit const FamilySpec kQwen3Family{
+extern constinit const FamilySpec kFamily{
     .name = "qwen3",
+    .models = "Qwen3",
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
@@ -92,4 +93,4 @@ extern constinit const FamilySpec kQwen3Family{
     .lora = &kDecoderLoraNames,
 };
 
-}  // namespace tandem::engine
+}  // namespace tandem::engine::qwen3

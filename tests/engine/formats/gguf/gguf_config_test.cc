@@ -201,7 +201,7 @@ TEST(GgufConfig, WindowsOfGemma3) {
 }
 
 // Expert tensors have unknown shapes and types; the message names the experts first.
-TEST(GgufConfig, ExpertsAreNamedAndTheVocabularyIsReadAllTheSame) {
+TEST(GgufConfig, ExpertsWithoutANumberOfChosenAreRefusedAndTheVocabularyIsStillRead) {
   const GgufWriter writer = Llama([](GgufWriter& w) {
     w.Add("llama.expert_count", uint32_t{8});
     w.AddTensor("blk.0.ffn_gate_exps.weight", tests::kGgufQ8_0, {2, 2, 32}, std::string(136, 'x'));
@@ -212,7 +212,7 @@ TEST(GgufConfig, ExpertsAreNamedAndTheVocabularyIsReadAllTheSame) {
   const std::string bytes = writer.Bytes();
   const ModelDir model = ModelDir::FromBytes("test.gguf", std::as_bytes(std::span(bytes)));
 
-  ExpectError(ErrorCode::kUnsupported, {"'llama.expert_count'", "experts"},
+  ExpectError(ErrorCode::kDataLoss, {"'llama.expert_used_count'"},
               [&] { model.ReadText("config.json"); });
   EXPECT_TRUE(model.ReadText("tokenizer.model"));
 }

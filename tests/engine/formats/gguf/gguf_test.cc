@@ -200,6 +200,24 @@ TEST(ModelDirOfAFile, TokensThatEndAnAnswerAreAllNamed) {
   EXPECT_EQ(config["add_bos_token"], true) << "as programs do for this pattern";
 }
 
+// In harmony, <|end|> ends a message of an answer and not the answer.
+TEST(ModelDirOfAFile, HarmonyEndsAnAnswerWithReturnOrCallOnly) {
+  tests::GgufWriter writer;
+  writer.Add("tokenizer.ggml.model", "gpt2");
+  writer.Add("tokenizer.ggml.pre", "gpt-4o");
+  writer.Add("tokenizer.ggml.tokens",
+             std::vector<std::string>{"a", "<|return|>", "<|end|>", "<|call|>", "<|endoftext|>"});
+  writer.Add("tokenizer.ggml.token_type", std::vector<int32_t>{1, 3, 3, 3, 3});
+  writer.Add("tokenizer.ggml.merges", std::vector<std::string>{});
+  writer.Add("tokenizer.ggml.eos_token_id", uint32_t{1});
+  writer.Add("tokenizer.ggml.eot_token_id", uint32_t{2});
+  const std::string bytes = writer.Bytes();
+  const ModelDir model = ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes)));
+
+  const Json generation = Json::parse(*model.ReadText("generation_config.json"));
+  EXPECT_EQ(generation["eos_token_id"], (std::vector<int>{1, 3, 4}));
+}
+
 TEST(ModelDirOfAFile, RecommendedSamplingIsThatOfAGenerationConfig) {
   tests::GgufWriter writer;
   writer.Add("general.sampling.temp", 0.7f);

@@ -194,12 +194,8 @@ TEST(HostileGguf, TypesOfTensors) {
   for (const auto& [type, name] :
        std::vector<std::pair<uint32_t, std::string>>{{4, "number 4"},
                                                      {5, "number 5"},
-                                                     {10, "Q2_K"},
-                                                     {11, "Q3_K"},
-                                                     {16, "IQ2_XXS"},
                                                      {26, "I32"},
                                                      {31, "number 31"},
-                                                     {39, "MXFP4"},
                                                      {1000, "number 1000"},
                                                      {~0u, "number 4294967295"}}) {
     ExpectRefused({{"type",

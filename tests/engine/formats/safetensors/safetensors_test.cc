@@ -44,11 +44,13 @@ TEST(Safetensors, ReadsTensorsAndMetadata) {
   EXPECT_EQ(file.Find("c"), nullptr);
 }
 
-TEST(Safetensors, KnowsTenDTypes) {
+TEST(Safetensors, KnowsThirteenDTypes) {
   const std::vector<std::pair<std::string, DType>> dtypes = {
-      {"F64", DType::kF64}, {"F32", DType::kF32},  {"BF16", DType::kBF16}, {"F16", DType::kF16},
-      {"I64", DType::kI64}, {"I32", DType::kI32},  {"I16", DType::kI16},   {"I8", DType::kI8},
-      {"U8", DType::kU8},   {"BOOL", DType::kBool}};
+      {"F64", DType::kF64},       {"F32", DType::kF32},        {"BF16", DType::kBF16},
+      {"F16", DType::kF16},       {"I64", DType::kI64},        {"I32", DType::kI32},
+      {"I16", DType::kI16},       {"I8", DType::kI8},          {"U8", DType::kU8},
+      {"BOOL", DType::kBool},     {"F8_E4M3", DType::kF8E4M3}, {"F8_E5M2", DType::kF8E5M2},
+      {"F8_E8M0", DType::kF8E8M0}};
   for (const auto& [code, dtype] : dtypes) {
     const size_t size = DTypeBytes(dtype);
     const std::string bytes =

@@ -1,0 +1,81 @@
+// GLM-4 of 2024 (GLM team 2024), as transformers' GlmForCausalLM: Llama's blocks with gate and up
+// in one product; half of each head rotates, in interleaved pairs.
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
+#include "engine/model/families/glm_parts.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
+#include "engine/model/families/llama_decoder.h"
+#include "engine/model/families/maxtext_rules.h"
+
+namespace tandem::engine::glm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"GlmForCausalLM", "glm"};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  ModelConfig c = ParseGlm(json, source);
+  c.family = "glm";
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) { return WriteGlm(c, "GlmForCausalLM", "glm"); }
+
+LlamaTraits Traits(const ModelConfig& c) {
+  return {.biases = {.qkv = c.attention_bias}, .mlp = MlpKind::kFusedGate};
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  LlamaForward(c, Traits(c), weights, ops);
+}
+
+void ShapeTiny(ModelConfig& c) { ShapeTinyGlm(c); }
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.gate_up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+
+constexpr GgufArchitecture kGguf{.name = "chatglm",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGlmGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGlmGgufLimits};
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "glm",
+    .models = "GLM-4 (2024)",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListInterleavedRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .lora = &kGlmLoraNames,
+};
+
+}  // namespace tandem::engine::glm

@@ -1,0 +1,85 @@
+// GLM-4-0414 (GLM team 2025), as transformers' Glm4ForCausalLM: GLM with a norm after attention and
+// MLP as well as before.
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
+#include "engine/model/families/glm_parts.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
+#include "engine/model/families/llama_decoder.h"
+#include "engine/model/families/maxtext_rules.h"
+
+namespace tandem::engine::glm4 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"Glm4ForCausalLM", "glm4"};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  ModelConfig c = ParseGlm(json, source);
+  c.family = "glm4";
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) { return WriteGlm(c, "Glm4ForCausalLM", "glm4"); }
+
+LlamaTraits Traits(const ModelConfig& c) {
+  return {.biases = {.qkv = c.attention_bias},
+          .norms = {.attention_out = "post_self_attn_layernorm", .mlp_out = "post_mlp_layernorm"},
+          .mlp = MlpKind::kFusedGate};
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  LlamaForward(c, Traits(c), weights, ops);
+}
+
+void ShapeTiny(ModelConfig& c) { ShapeTinyGlm(c); }
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"post_attention_norm", "post_self_attn_layernorm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.gate_up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"post_ffw_norm", "post_mlp_layernorm"},
+});
+
+constexpr GgufArchitecture kGguf{.name = "glm4",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGlmGguf,
+                                 .write_config = WriteGgufDecoder,
+                                 .limits = kGlmGgufLimits};
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "glm4",
+    .models = "GLM-4-0414",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListInterleavedRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .lora = &kGlmLoraNames,
+};
+
+}  // namespace tandem::engine::glm4

@@ -1,0 +1,122 @@
+// Nemotron and Minitron (Parmar et al. 2024), as transformers' NemotronForCausalLM: Llama's blocks
+// with LayerNorms whose scale is stored minus 1, a squared ReLU without gate, and rope on half of
+// each head.
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layer_norm.h"
+#include "engine/model/families/hf_rope.h"
+#include "engine/model/families/llama_decoder.h"
+#include "engine/model/families/maxtext_rules.h"
+
+namespace tandem::engine::nemotron {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"NemotronForCausalLM", "nemotron"};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  ModelConfig c = ParseDecoder(json,
+                               {.vocab_size = 256000,
+                                .hidden_dim = 6144,
+                                .ffn_dim = 24576,
+                                .n_heads = 48,
+                                .max_context_len = 4096,
+                                .bos = {2},
+                                .eos = {3}},
+                               source);
+  c.family = "nemotron";
+  ParseNormEps(json, "norm_eps", 1e-5, c, source);
+  ParseRope(json, RopeRules{.partial = true, .rotary_factor = 0.5}, c, source);
+  c.activation = ParseActivation(json, "hidden_act", "relu2", source);
+  c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteLayerNormDecoder(c, "NemotronForCausalLM", "nemotron", "norm_eps");
+  json["attention_bias"] = c.attention_bias;
+  json["mlp_bias"] = c.mlp_bias;
+  json["partial_rotary_factor"] = RotaryFactor(c.rotary_dim, c.attention.head_dim);
+  return json;
+}
+
+LlamaTraits Traits(const ModelConfig& c) {
+  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
+          .norm = NormKind::kLayerOffset,
+          .mlp = MlpKind::kPlain};
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  LlamaForward(c, Traits(c), weights, ops);
+}
+
+void ShapeTiny(ModelConfig& c) {
+  c.attention.n_kv_heads = 2;
+  c.rotary_dim = 6;
+  c.activation = Activation::kRelu2;
+  c.attention_bias = c.mlp_bias = true;
+}
+
+constexpr GgufDecoderForm kGgufForm{
+    .partial_rope = true, .eps_key = "attention.layer_norm_epsilon", .eps_field = "norm_eps"};
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json, kGgufForm);
+  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
+  json["hidden_act"] = "relu2";
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) { return GgufDecoderSizes(c, kGgufForm); }
+
+std::string RequireSquaredRelu(const ModelConfig& c) {
+  return c.activation == Activation::kRelu2 ? "" : "an activation other than relu2";
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm", GgufChange::kPlus1},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm", GgufChange::kPlus1},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+});
+constexpr auto kGgufLimits = std::to_array<GgufLimit>({RequireSquaredRelu, RequirePlainRope});
+constexpr GgufArchitecture kGguf{.name = "nemotron",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits};
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "nemotron",
+    .models = "Nemotron, Minitron",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListLlamaRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .lora = &kDecoderLoraNames,
+};
+
+}  // namespace tandem::engine::nemotron

@@ -1,0 +1,86 @@
+// DeepSeek-V3 and R1 (DeepSeek-AI 2024), as transformers' DeepseekV3ForCausalLM: V2's latent
+// attention; experts chosen by sigmoid plus a stored bias that training does not change. The layers
+// that predict further tokens are not read.
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/base/quoted.h"
+#include "engine/io/json.h"
+#include "engine/model/families/expert_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/latent_decoder.h"
+#include "engine/model/families/maxtext_rules.h"
+
+namespace tandem::engine::deepseek_v3 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"DeepseekV3ForCausalLM", "deepseek_v3"};
+
+void SetRouter(ModelConfig& c) {
+  c.experts.selection_bias = true;
+  c.experts.router.score = RouterScore::kSigmoid;
+  c.experts.router.group_score = GroupScore::kTop2Sum;
+}
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  const std::string score = JsonStringOr(json, "scoring_func", "sigmoid", source);
+  if (score != "sigmoid") ThrowUnsupported(source, "'scoring_func' " + Quoted(score));
+  const std::string method = JsonStringOr(json, "topk_method", "noaux_tc", source);
+  if (method != "noaux_tc") ThrowUnsupported(source, "'topk_method' " + Quoted(method));
+  ModelConfig c = ParseLatentDecoder(json,
+                                     {.decoder = {.vocab_size = 129280,
+                                                  .hidden_dim = 7168,
+                                                  .ffn_dim = 18432,
+                                                  .n_layers = 61,
+                                                  .n_heads = 128,
+                                                  .n_kv_heads = 128,
+                                                  .max_context_len = 4096,
+                                                  .bos = {0},
+                                                  .eos = {1}},
+                                      .n_experts = 256,
+                                      .top_k = 8,
+                                      .expert_ffn_dim = 2048,
+                                      .n_dense_layers = 3,
+                                      .routed_scale = 2.5,
+                                      .normalise = true},
+                                     source);
+  c.family = "deepseek_v3";
+  c.latent.interleaved = JsonBoolOr(json, "rope_interleave", true, source);
+  SetRouter(c);
+  ParseExpertGroups(json, 8, 4, c.experts.router, source);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteLatentDecoder(c, "DeepseekV3ForCausalLM", "deepseek_v3");
+  json["rope_interleave"] = c.latent.interleaved;
+  json["num_nextn_predict_layers"] = 0;
+  return json;
+}
+
+void ShapeTiny(ModelConfig& c) {
+  ShapeTinyLatent(c);
+  SetRouter(c);
+  c.experts.router.normalise = true;
+}
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "deepseek_v3",
+    .models = "DeepSeek-V3, R1",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListLatentWeights,
+    .list_ropes = ListLatentRopes,
+    .forward = LatentForward,
+    .shape_tiny = ShapeTiny,
+    .maxtext = &kLatentMaxText,
+    .lora = &kLatentLoraNames,
+};
+
+}  // namespace tandem::engine::deepseek_v3

@@ -1,0 +1,160 @@
+// MiniMax-M2 (MiniMax 2025), as transformers' MiniMaxM2ForCausalLM: norms over all heads of q and
+// k, a part of each head rotates, experts by sigmoid scores with a bias of the choice.
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "engine/model/families/expert_gguf.h"
+#include "engine/model/families/expert_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
+#include "engine/model/families/llama_decoder.h"
+
+namespace tandem::engine::minimax_m2 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"MiniMaxM2ForCausalLM", "minimax_m2"};
+
+constexpr ExpertKeys kKeys{.count = "num_local_experts",
+                           .other_count = "num_experts",
+                           .ffn = "intermediate_size",
+                           .n_experts = 256,
+                           .n_chosen = 8,
+                           .ffn_dim = 1536};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  ModelConfig c = ParseDecoder(json,
+                               {.vocab_size = 200064,
+                                .hidden_dim = 3072,
+                                .ffn_dim = 1536,
+                                .n_layers = 62,
+                                .n_heads = 48,
+                                .n_kv_heads = 8,
+                                .head_dim = 128,
+                                .max_context_len = 196608,
+                                .bos = {200034},
+                                .eos = {200020}},
+                               source);
+  c.family = "minimax_m2";
+  c.attention_bias = false;  // not a key of this class
+  // Published configs state the rotating dimensions of a head, not their part of it.
+  const int64_t rotary =
+      JsonIntOr(json, "rotary_dim", c.attention.head_dim, 2, c.attention.head_dim, source);
+  const double factor = static_cast<double>(rotary) / static_cast<double>(c.attention.head_dim);
+  ParseRope(json, {.theta = 5e6, .partial = true, .rotary_factor = factor}, c, source);
+  c.activation = ParseActivation(json, "hidden_act", "silu", source);
+  if (JsonStringOr(json, "scoring_func", "sigmoid", source) != "sigmoid") {
+    ThrowUnsupported(source, "a 'scoring_func' other than 'sigmoid'");
+  }
+  c.experts = ParseExperts(json, kKeys, source);
+  c.experts.router.score = RouterScore::kSigmoid;
+  c.experts.router.normalise = true;
+  c.experts.selection_bias = true;
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteDecoder(c, "MiniMaxM2ForCausalLM", "minimax_m2");
+  json.erase("attention_bias");
+  json["partial_rotary_factor"] = RotaryFactor(c.rotary_dim, c.attention.head_dim);
+  WriteExperts(c, kKeys, json);
+  json.erase("norm_topk_prob");
+  return json;
+}
+
+constexpr LlamaTraits kTraits{
+    .qk_norm = QkNorm::kWidth,
+    .experts = {.router = "block_sparse_moe.gate.weight",
+                .selection_bias = "block_sparse_moe.e_score_correction_bias",
+                .experts = "block_sparse_moe.experts",
+                .gate = "w1",
+                .up = "w3",
+                .down = "w2"}};
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, kTraits); }
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  LlamaForward(c, kTraits, weights, ops);
+}
+
+void ShapeTiny(ModelConfig& c) {
+  c.attention.n_kv_heads = 2;
+  c.rotary_dim = c.attention.head_dim / 2;
+  ShapeTinyExperts(c);
+  c.experts.router.score = RouterScore::kSigmoid;
+  c.experts.router.normalise = true;
+  c.experts.selection_bias = true;
+  c.ffn_dim = c.experts.ffn_dim;
+}
+
+constexpr GgufDecoderForm kGgufForm{.partial_rope = true};
+constexpr std::string_view kGgufScoreKey = "expert_gating_func";
+constexpr uint32_t kGgufSigmoid = 2;
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json, kGgufForm);
+  ReadGgufExperts(metadata, kKeys.count, json);
+  json[kKeys.ffn] = metadata.RequiredInt("expert_feed_forward_length");
+  json["hidden_act"] = "silu";
+  if (metadata.Int(kGgufScoreKey).value_or(kGgufSigmoid) != kGgufSigmoid) {
+    metadata.Unsupported(kGgufScoreKey, "must be 2, sigmoid");
+  }
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
+  AddGgufExperts(c, settings);
+  settings.push_back({kGgufScoreKey, kGgufSigmoid});
+  return settings;
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate_inp", "block_sparse_moe.gate"},
+    {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"},
+    {"ffn_gate_exps", "block_sparse_moe.experts.{E}.w1"},
+    {"ffn_up_exps", "block_sparse_moe.experts.{E}.w3"},
+    {"ffn_down_exps", "block_sparse_moe.experts.{E}.w2"},
+});
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu});
+constexpr GgufArchitecture kGguf{.name = "minimax-m2",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits,
+                                 .has_experts = true};
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "minimax_m2",
+    .models = "MiniMax-M2",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListLlamaRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+};
+
+}  // namespace tandem::engine::minimax_m2

@@ -1,0 +1,145 @@
+// Qwen3 with experts (Yang et al. 2025: 30B-A3B, 235B-A22B, Coder), as transformers'
+// Qwen3MoeForCausalLM: Qwen3's attention, and experts without a shared one in most layers.
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "engine/io/json.h"
+#include "engine/model/families/expert_gguf.h"
+#include "engine/model/families/expert_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
+#include "engine/model/families/llama_decoder.h"
+#include "engine/model/families/maxtext_rules.h"
+
+namespace tandem::engine::qwen3_moe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"Qwen3MoeForCausalLM", "qwen3_moe"};
+
+constexpr ExpertKeys kKeys{.n_experts = 128, .n_chosen = 8, .ffn_dim = 768};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  ModelConfig c = ParseDecoder(json,
+                               {.vocab_size = 151936,
+                                .hidden_dim = 2048,
+                                .ffn_dim = 6144,
+                                .n_layers = 24,
+                                .n_kv_heads = 4,
+                                .max_context_len = 32768},
+                               source);
+  c.family = "qwen3_moe";
+  ParseRope(json, 10000, c, source);
+  c.activation = ParseActivation(json, "hidden_act", "silu", source);
+  // Unlike the dense class, a window holds on every layer.
+  const bool windowed = JsonBoolOr(json, "use_sliding_window", false, source);
+  c.attention.window = windowed ? ParseWindow(json, 4096, source) : 0;
+  c.experts = ParseExperts(json, kKeys, source);
+  ParseSparseLayers(json, c, source);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteDecoder(c, "Qwen3MoeForCausalLM", "qwen3_moe");
+  const int64_t window = c.attention.window;
+  json["use_sliding_window"] = window > 0;
+  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  WriteExperts(c, kKeys, json);
+  WriteSparseLayers(c, json);
+  return json;
+}
+
+LlamaTraits Traits(const ModelConfig& c) {
+  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias}, .qk_norm = QkNorm::kHeads};
+}
+
+// The text part of Qwen3-VL stacks the experts of a layer with the inputs first:
+// gate_up_proj [n_experts, hidden, 2 * ffn_dim] and down_proj [n_experts, ffn_dim, hidden].
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
+  std::vector<WeightSpec> specs = ListLlamaWeights(c, Traits(c));
+  constexpr std::string_view kExperts = ".mlp.experts.";
+  for (WeightSpec& spec : specs) {
+    const size_t at = spec.name.find(kExperts);
+    if (at == std::string::npos) continue;
+    const bool is_down = spec.name.ends_with("down_proj.weight");
+    const std::string layer = spec.name.substr(6, at - 6);  // without "model."
+    spec.parts.push_back(
+        {.tensor = "model.language_model." + layer + std::string(kExperts) +
+                   (is_down ? "down_proj" : "gate_up_proj"),
+         .index = std::stoll(spec.name.substr(at + kExperts.size())),
+         .first_row = spec.name.ends_with("up_proj.weight") ? c.experts.ffn_dim : 0,
+         .transposed = true,
+         .is_written = false});
+  }
+  return specs;
+}
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  LlamaForward(c, Traits(c), weights, ops);
+}
+
+void ShapeTiny(ModelConfig& c) {
+  c.attention.n_kv_heads = 2;
+  ShapeTinyExperts(c);
+  c.experts.router.normalise = true;
+  c.experts.layers.assign(static_cast<size_t>(c.n_layers), true);
+  c.experts.layers.front() = false;
+}
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  ReadGgufExperts(metadata, kKeys.count, json);
+  json[kKeys.ffn] = metadata.RequiredInt("expert_feed_forward_length");
+  json["norm_topk_prob"] = true;
+  json["use_sliding_window"] = false;
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
+  AddGgufExperts(c, settings);
+  return settings;
+}
+
+constexpr auto kGgufLimits = std::to_array<GgufLimit>(
+    {RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseAttentionBias, RefuseWindow,
+     RefuseDenseLayers, RequireNormalisedExperts});
+constexpr GgufArchitecture kGguf{.name = "qwen3moe",
+                                 .parts = kGgufNormedExpertParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits,
+                                 .has_experts = true};
+
+// MaxText has no layers without experts in this model.
+constexpr std::array kMaxTextRules =
+    JoinRules(kMaxTextTablesAndTwoNorms, kMaxTextQueryAndKey, kMaxTextValueAndOut,
+              kMaxTextHeadNorms, kMaxTextMoeBlock);
+constexpr MaxTextTree kMaxText{.rules = kMaxTextRules, .caveat = MaxTextHasNoWindow};
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "qwen3_moe",
+    .models = "Qwen3 with experts, Qwen3-Coder",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListLlamaRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
+    .maxtext = &kMaxText,
+    .lora = &kExpertLoraNames,
+};
+
+}  // namespace tandem::engine::qwen3_moe

@@ -1,0 +1,219 @@
+// Granite 4 (IBM 2025), as transformers' GraniteMoeHybridForCausalLM: Mamba-2 layers (Dao and Gu
+// 2024) and some layers of attention, mostly without rope; Granite's multipliers; a shared MLP in
+// every layer, and experts beside it in the larger models.
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/base/error.h"
+#include "engine/io/json.h"
+#include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/expert_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/granite_parts.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
+#include "engine/model/families/hybrid/mamba_parts.h"
+#include "engine/model/families/hybrid/recurrent_parts.h"
+#include "engine/model/families/llama_decoder.h"
+
+namespace tandem::engine::granitemoehybrid {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"GraniteMoeHybridForCausalLM",
+                                                         "granitemoehybrid"};
+constexpr const char* kMambaLayer = "linear_attention";
+
+constexpr ExpertKeys kKeys{.count = "num_local_experts",
+                           .other_count = "num_experts",
+                           .ffn = "intermediate_size",
+                           .n_experts = 8,
+                           .n_chosen = 2,
+                           .ffn_dim = 11008};
+constexpr ExpertNames kNames{.router = "block_sparse_moe.router.layer.weight",
+                             .experts = "block_sparse_moe.experts"};
+
+constexpr MambaKeys kMambaKeys{};
+
+// "mamba" and "attention" are the names of transformers 4.
+Json WithNewLayerTypes(Json json) {
+  const auto types = json.find("layer_types");
+  if (types == json.end() || !types->is_array()) return json;
+  for (Json& type : *types) {
+    if (type == "mamba") type = kMambaLayer;
+    if (type == "attention") type = "full_attention";
+  }
+  return json;
+}
+
+ModelConfig ParseConfig(const Json& given, const std::string& source) {
+  const Json json = WithNewLayerTypes(given);
+  ModelConfig c = ParseDecoder(json, {.max_context_len = 2048, .bos = {1}, .eos = {2}}, source);
+  c.family = "granitemoehybrid";
+  ParseRope(json, 10000, c, source);
+  c.activation = ParseActivation(json, "hidden_act", "silu", source);
+  RequireMambaSilu(json, "hidden_act", source);
+  const std::string positions = JsonStringOr(json, "position_embedding_type", "nope", source);
+  if (positions != "rope" && positions != "nope") {
+    ThrowUnsupported(source, "'position_embedding_type' other than 'rope' and 'nope'");
+  }
+  if (positions == "nope") {
+    c.layer_ropes.assign(static_cast<size_t>(c.n_layers), ModelConfig::kNoRope);
+  }
+  ParseGraniteMultipliers(json, c, source);
+  if (JsonIntOr(json, "num_local_experts", 8, 0, 1 << 20, source) > 0) {
+    c.experts = ParseExperts(json, kKeys, source);
+    c.experts.router.normalise = false;  // not a key of this class
+    c.experts.router.softmax_of_chosen = true;
+  }
+  c.ffn_dim = JsonIntOr(json, "shared_intermediate_size", 1024, 1, kMaxWidth, source);
+  ParseMamba(json, kMambaKeys, c, source);
+  ParseRecurrentLayers(
+      json, kMambaLayer, [](int64_t) { return true; }, c, source);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteDecoder(c, "GraniteMoeHybridForCausalLM", "granitemoehybrid");
+  WriteGraniteMultipliers(c, json);
+  json["shared_intermediate_size"] = c.ffn_dim;
+  if (c.experts.router.n_experts > 0) {
+    WriteExperts(c, kKeys, json);
+    json.erase("norm_topk_prob");
+  } else {
+    json["num_local_experts"] = 0;
+    json["num_experts_per_tok"] = 0;
+  }
+  json["position_embedding_type"] = c.layer_ropes.empty() ? "rope" : "nope";
+  json["layer_types"] = RecurrentLayersToJson(c, kMambaLayer);
+  WriteMamba(c, kMambaKeys, json);
+  return json;
+}
+
+AttentionBiases Biases(const ModelConfig& c) {
+  return {.qkv = c.attention_bias, .o = c.attention_bias};
+}
+
+// Each projection of each expert is a part of the layer's stacked tensors, gates above ups.
+void AddStacks(const ModelConfig& c, std::vector<WeightSpec>& specs) {
+  for (WeightSpec& spec : specs) {
+    const size_t at = spec.name.find("experts.");
+    if (at == std::string::npos) continue;
+    const std::string layer = spec.name.substr(0, at);
+    const bool is_down = spec.name.ends_with("down_proj.weight");
+    const bool is_up = spec.name.ends_with("up_proj.weight");
+    spec.parts = {{.tensor = layer + (is_down ? "output_linear.weight" : "input_linear.weight"),
+                   .index = std::stoll(spec.name.substr(at + std::string("experts.").size())),
+                   .first_row = is_up ? c.experts.ffn_dim : 0}};
+  }
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
+  std::vector<WeightSpec> specs;
+  specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
+    if (c.IsRecurrent(layer)) {
+      ListMamba(specs, prefix + "mamba.", c);
+    } else {
+      ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    }
+    specs.push_back(VectorSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
+    if (c.HasExperts(layer)) ListExpertMlp(specs, prefix, c, kNames);
+    specs.push_back(
+        MatrixSpec(prefix + "shared_mlp.input_linear.weight", 2 * c.ffn_dim, c.hidden_dim));
+    specs.push_back(
+        MatrixSpec(prefix + "shared_mlp.output_linear.weight", c.hidden_dim, c.ffn_dim));
+  }
+  specs.push_back(VectorSpec("model.norm.weight", c.hidden_dim));
+  if (!c.tied_embeddings) {
+    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
+  }
+  AddStacks(c, specs);
+  return specs;
+}
+
+Act Attend(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h, int64_t layer) {
+  const SelfAttention attention = TakeSelfAttention(w, Biases(c));
+  const bool rotates = c.LayerRope(layer) != ModelConfig::kNoRope;
+  Act q = Project(ops, h, attention.q), k = Project(ops, h, attention.k);
+  if (rotates) {
+    q = ops.Rope(q, 0);
+    k = ops.Rope(k, 0);
+  }
+  const Act v = Project(ops, h, attention.v);
+  return Project(ops, ops.Attention(q, k, v, c.attention, layer), attention.o);
+}
+
+Act SharedMlp(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act m) {
+  const Act both = ops.Linear(m, w.Take(), nullptr);  // [rows, gate | up]
+  const Act gate = ops.ColumnsF32(both, 0, c.ffn_dim);
+  const Act up = ops.ColumnsF32(both, c.ffn_dim, c.ffn_dim);
+  return ops.Linear(ops.GatedActivation(gate, up, c.activation), w.Take(), nullptr);
+}
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  WeightCursor w(weights);
+  const Weight& embedding = w.Take();
+  Act x = Multiplied(ops, ops.Embed(embedding), c.embedding_multiplier);
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
+    const Act mixed = c.IsRecurrent(layer) ? RunMamba(ops, w, c, h) : Attend(ops, w, c, h, layer);
+    x = ops.Add(x, Multiplied(ops, mixed, c.residual_multiplier));
+    const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
+    Act mlp;
+    if (c.HasExperts(layer)) {
+      const Act chosen = RunExpertMlp(ops, m, TakeExpertMlp(w, c, kNames), c);
+      mlp = ops.Add(chosen, SharedMlp(ops, w, c, m));
+    } else {
+      mlp = SharedMlp(ops, w, c, m);
+    }
+    x = ops.Add(x, Multiplied(ops, mlp, c.residual_multiplier));
+  }
+  const Act normed = ops.RmsNormF32(x, w.Take(), c.norm_eps);
+  ops.Logits(Multiplied(ops, normed, c.logit_multiplier), c.tied_embeddings ? embedding : w.Take(),
+             nullptr, 0);
+  TANDEM_CHECK(w.at_end());
+}
+
+std::vector<RopeSpec> ListRopes(const ModelConfig& c) {
+  return c.layer_ropes.empty() ? ListLlamaRopes(c) : std::vector<RopeSpec>{};
+}
+
+void ShapeTiny(ModelConfig& c) {
+  c.n_layers = 4;
+  c.attention.n_kv_heads = 2;
+  c.attention.scale = 0.125f;
+  c.embedding_multiplier = 12;
+  c.residual_multiplier = 0.22f;
+  c.logit_multiplier = 0.25f;
+  ShapeTinyExperts(c);
+  c.experts.router.softmax_of_chosen = true;
+  c.layer_ropes.assign(static_cast<size_t>(c.n_layers), ModelConfig::kNoRope);
+  ShapeTinyMamba(c);
+  c.recurrent.layers = {true, false, true, true};
+}
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "granitemoehybrid",
+    .models = "Granite 4 (hybrid)",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+};
+
+}  // namespace tandem::engine::granitemoehybrid

@@ -1,0 +1,132 @@
+// Mamba-2 (Dao and Gu 2024), as transformers' Mamba2ForCausalLM: pre-norm layers of one mixer each,
+// and no attention.
+
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/base/check.h"
+#include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hybrid/mamba_parts.h"
+
+namespace tandem::engine::mamba2 {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 2> kArchitectures{"Mamba2ForCausalLM", "mamba2"};
+constexpr MambaKeys kKeys{.n_heads = "num_heads",
+                          .head_dim = "head_dim",
+                          .n_groups = "n_groups",
+                          .state_dim = "state_size",
+                          .kernel = "conv_kernel",
+                          .conv_bias = "use_conv_bias",
+                          .expand = "expand",
+                          .proj_bias = "use_bias",
+                          .heads = 128,
+                          .dim = 64,
+                          .groups = 8,
+                          .state = 128};
+// The class has no context length. A state has none either; this one bounds the tables of a
+// sequence.
+constexpr int64_t kContext = 1 << 18;
+// Nothing reads these heads.
+constexpr AttentionSpec kNoAttention{.n_heads = 1, .n_kv_heads = 1, .head_dim = 2};
+
+ModelConfig ParseConfig(const Json& json, const std::string& source) {
+  Json decoder = json;
+  for (const char* field : {"head_dim", "num_attention_heads", "num_key_value_heads",
+                            "attention_bias", "intermediate_size"}) {
+    decoder.erase(field);
+  }
+  if (json.contains("layer_norm_epsilon")) decoder["rms_norm_eps"] = json["layer_norm_epsilon"];
+  ModelConfig c = ParseDecoder(decoder,
+                               {.vocab_size = 32768,
+                                .n_layers = 64,
+                                .n_heads = 1,
+                                .head_dim = 2,
+                                .max_context_len = kContext,
+                                .norm_eps = 1e-5,
+                                .bos = {0},
+                                .eos = {2}},
+                               source);
+  c.family = "mamba2";
+  c.attention = kNoAttention;
+  RequireMambaSilu(json, "hidden_act", source);
+  ParseMamba(json, kKeys, c, source);
+  c.ffn_dim = c.recurrent.scan.outputs();
+  c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteDecoder(c, "Mamba2ForCausalLM", "mamba2");
+  for (const char* field :
+       {"intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+        "rms_norm_eps", "rope_theta", "rope_scaling", "attention_bias"}) {
+    json.erase(field);
+  }
+  json["layer_norm_epsilon"] = ShortestDouble(c.norm_eps);
+  WriteMamba(c, kKeys, json);
+  return json;
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
+  std::vector<WeightSpec> specs;
+  specs.push_back(EmbeddingSpec("backbone.embeddings.weight", c.vocab_size, c.hidden_dim));
+  specs.back().aliases = {"backbone.embedding.weight"};
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const std::string prefix = "backbone.layers." + std::to_string(layer) + ".";
+    specs.push_back(VectorSpec(prefix + "norm.weight", c.hidden_dim));
+    ListMamba(specs, prefix + "mixer.", c);
+  }
+  specs.push_back(VectorSpec("backbone.norm_f.weight", c.hidden_dim));
+  if (!c.tied_embeddings) {
+    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
+  }
+  return specs;
+}
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  WeightCursor w(weights);
+  const Weight& embedding = w.Take();
+  Act x = ops.Embed(embedding);
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
+    x = ops.Add(x, RunMamba(ops, w, c, h));
+  }
+  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
+  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
+  TANDEM_CHECK(w.at_end());
+}
+
+std::vector<RopeSpec> ListRopes(const ModelConfig&) { return {}; }
+
+void ShapeTiny(ModelConfig& c) {
+  c.n_layers = 3;
+  c.attention = kNoAttention;
+  ShapeTinyMamba(c);
+  c.ffn_dim = c.recurrent.scan.outputs();
+  c.recurrent.in_bias = c.recurrent.out_bias = true;
+  c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
+}
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "mamba2",
+    .models = "Mamba-2, Mamba-Codestral",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+};
+
+}  // namespace tandem::engine::mamba2

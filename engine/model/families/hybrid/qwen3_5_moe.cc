@@ -1,0 +1,115 @@
+// Qwen3.5 and 3.6 with experts, the text models (Qwen Team 2026), as transformers'
+// Qwen3_5MoeForCausalLM: Qwen3.5 with experts and a gated shared one in every layer.
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/io/json.h"
+#include "engine/model/families/expert_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/families/hybrid/delta_decoder.h"
+#include "engine/model/families/llama_decoder.h"
+#include "engine/model/families/text_part.h"
+
+namespace tandem::engine::qwen3_5_moe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array<std::string_view, 4> kArchitectures{
+    "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "Qwen3_5MoeForConditionalGeneration",
+    "qwen3_5_moe"};
+
+constexpr ExpertKeys kKeys{.n_experts = 256, .n_chosen = 8, .normalise = true, .ffn_dim = 512};
+
+ModelConfig ParseConfig(const Json& outer, const std::string& source) {
+  const Json json = TextConfig(outer, source);
+  ModelConfig c = ParseDecoder(json,
+                               {.vocab_size = 248320,
+                                .hidden_dim = 2048,
+                                .ffn_dim = 512,
+                                .n_layers = 40,
+                                .n_heads = 16,
+                                .n_kv_heads = 2,
+                                .head_dim = 256,
+                                .max_context_len = 32768},
+                               source);
+  c.family = "qwen3_5_moe";
+  ParseDelta(json, c, source);
+  Json experts = json;
+  experts["norm_topk_prob"] = true;  // the class has no such key
+  c.experts = ParseExperts(experts, kKeys, source);
+  c.experts.shared_ffn_dim =
+      JsonIntOr(json, "shared_expert_intermediate_size", 512, 1, kMaxWidth, source);
+  return c;
+}
+
+Json WriteConfig(const ModelConfig& c) {
+  Json json = WriteDecoder(c, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
+  WriteDelta(c, json);
+  WriteExperts(c, kKeys, json);
+  json.erase("norm_topk_prob");
+  json["shared_expert_intermediate_size"] = c.experts.shared_ffn_dim;
+  return json;
+}
+
+// Published checkpoints stack the experts of a layer: gate_up_proj [n_experts, 2 * ffn_dim, hidden]
+// and down_proj [n_experts, hidden, ffn_dim].
+void AddStackedExperts(const ModelConfig& c, std::vector<WeightSpec>& specs) {
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    for (WeightSpec& spec : specs) {
+      const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
+      if (!spec.name.starts_with(prefix)) continue;
+      const size_t dot = spec.name.find('.', prefix.size());
+      const int64_t expert = std::stoll(spec.name.substr(prefix.size(), dot - prefix.size()));
+      const bool is_down = spec.name.ends_with("down_proj.weight");
+      const int64_t first = spec.name.ends_with("up_proj.weight") ? c.experts.ffn_dim : 0;
+      const std::string stack = prefix + (is_down ? "down_proj" : "gate_up_proj");
+      spec.parts.push_back({.tensor = stack,
+                            .index = expert,
+                            .first_row = is_down ? 0 : first,
+                            .is_written = false});
+      spec.parts.push_back({.tensor = "model.language_model." + stack.substr(6),
+                            .index = expert,
+                            .first_row = is_down ? 0 : first,
+                            .is_written = false});
+    }
+  }
+}
+
+std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
+  std::vector<WeightSpec> specs = ListDeltaDecoder(c, {});
+  AddMultimodalNames(specs);
+  AddStackedExperts(c, specs);
+  return specs;
+}
+
+void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
+  DeltaDecoderForward(c, {}, weights, ops);
+}
+
+void ShapeTiny(ModelConfig& c) {
+  ShapeTinyDelta(c);
+  ShapeTinyExperts(c);
+  c.experts.router.normalise = true;
+  c.experts.shared_ffn_dim = 28;
+}
+
+}  // namespace
+
+extern constinit const FamilySpec kFamily{
+    .name = "qwen3_5_moe",
+    .models = "Qwen3.5, 3.6 with experts",
+    .architectures = kArchitectures,
+    .parse_config = ParseConfig,
+    .write_config = WriteConfig,
+    .list_weights = ListWeights,
+    .list_ropes = ListLlamaRopes,
+    .forward = Forward,
+    .shape_tiny = ShapeTiny,
+};
+
+}  // namespace tandem::engine::qwen3_5_moe

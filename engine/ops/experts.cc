@@ -1,0 +1,507 @@
+#include "engine/ops/experts.h"
+
+#include <algorithm>
+#include <bitset>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "engine/base/check.h"
+#include "engine/kernels/kernels.h"
+#include "engine/ops/block_rows.h"
+#include "engine/ops/parallel.h"
+
+namespace tandem::engine {
+namespace {
+
+constexpr int64_t kCacheLine = 64;
+// Below this many multiply-adds, a second core does not pay (engine/ops/matmul.cc).
+constexpr int64_t kLeastWork = 1 << 16;
+// A task's product of several rows lies in worker scratch until its rows are copied to their slots.
+constexpr int64_t kMostRowsOfTask = 128;
+constexpr int64_t kMostPanelsOfTask = 24;
+// Six panels are whole register tiles in every table.
+constexpr int64_t kPanelStep = 6;
+
+// Whether expert (or group) a is chosen before a later b. NaN comes last.
+bool IsBetter(float later, float best) {
+  return later > best || (std::isnan(best) && !std::isnan(later));
+}
+
+// The best untaken entry, ties to the lowest index; takes it. REQUIRES: one is untaken.
+int64_t TakeBest(std::span<const float> values, std::span<uint8_t> taken) {
+  int64_t best = -1;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (taken[i] != 0) continue;
+    if (best < 0 || IsBetter(values[i], values[static_cast<size_t>(best)])) {
+      best = static_cast<int64_t>(i);
+    }
+  }
+  taken[static_cast<size_t>(best)] = 1;
+  return best;
+}
+
+void Softmax(std::span<float> values) {
+  float max = -INFINITY;
+  for (const float value : values) max = std::max(max, value);
+  float sum = 0;
+  for (float& value : values) sum += value = std::exp(value - max);
+  for (float& value : values) value /= sum;
+}
+
+// One row's router. The spans are scratch of one worker.
+struct RowRouter {
+  const RouterSpec& spec;
+  const float* bias;
+  std::span<float> scores;    // [n_experts]
+  std::span<float> choices;   // [n_experts]
+  std::span<float> groups;    // [n_groups]
+  std::span<uint8_t> taken;   // [n_experts]
+  std::span<uint8_t> passed;  // [n_groups]
+
+  static size_t Bytes(const RouterSpec& spec) {
+    const auto experts = static_cast<size_t>(spec.n_experts);
+    const auto groups = static_cast<size_t>(spec.n_groups);
+    return (2 * experts + groups) * sizeof(float) + experts + groups;
+  }
+
+  static RowRouter At(std::byte* scratch, const RouterSpec& spec, const float* bias) {
+    const auto experts = static_cast<size_t>(spec.n_experts);
+    const auto groups = static_cast<size_t>(spec.n_groups);
+    auto* floats = reinterpret_cast<float*>(scratch);
+    auto* marks = reinterpret_cast<uint8_t*>(floats + 2 * experts + groups);
+    return {spec,
+            bias,
+            {floats, experts},
+            {floats + experts, experts},
+            {floats + 2 * experts, groups},
+            {marks, experts},
+            {marks + experts, groups}};
+  }
+
+  void Run(const float* logits, float* routing) {
+    Score(logits);
+    std::fill(taken.begin(), taken.end(), uint8_t{0});
+    if (spec.n_groups > 1) LeaveOutGroups();
+    float* weights = routing + spec.top_k;
+    for (int64_t slot = 0; slot < spec.top_k; ++slot) {
+      const int64_t expert = TakeBest(choices, taken);
+      routing[slot] = static_cast<float>(expert);
+      weights[slot] = scores[static_cast<size_t>(expert)];
+    }
+    Weigh({weights, static_cast<size_t>(spec.top_k)});
+  }
+
+  void Score(const float* logits) {
+    std::copy_n(logits, scores.size(), scores.begin());
+    if (spec.score == RouterScore::kSigmoid) {
+      for (float& score : scores) score = 1 / (1 + std::exp(-score));
+    } else if (!spec.softmax_of_chosen) {
+      Softmax(scores);
+    }
+    // Softmax keeps the order of logits, but rounds small scores together.
+    const bool by_logit = spec.score == RouterScore::kSoftmax && bias == nullptr &&
+                          spec.group_score == GroupScore::kMax;
+    std::copy_n(by_logit ? logits : scores.data(), choices.size(), choices.begin());
+    if (bias == nullptr) return;
+    for (size_t i = 0; i < choices.size(); ++i) choices[i] += bias[i];
+  }
+
+  void LeaveOutGroups() {
+    const size_t size = choices.size() / groups.size();
+    for (size_t g = 0; g < groups.size(); ++g) groups[g] = GroupOf(choices.subspan(g * size, size));
+    std::fill(passed.begin(), passed.end(), uint8_t{0});
+    for (int64_t i = 0; i < spec.top_groups; ++i) TakeBest(groups, passed);
+    for (size_t i = 0; i < taken.size(); ++i) taken[i] = passed[i / size] == 0 ? 1 : 0;
+  }
+
+  float GroupOf(std::span<const float> members) const {
+    float best = -INFINITY, second = -INFINITY;
+    for (const float value : members) {
+      if (value > best) {
+        second = best;
+        best = value;
+      } else if (value > second) {
+        second = value;
+      }
+    }
+    return spec.group_score == GroupScore::kMax ? best : best + second;
+  }
+
+  void Weigh(std::span<float> weights) const {
+    if (spec.softmax_of_chosen) Softmax(weights);
+    if (spec.normalise) {
+      float sum = 0;
+      for (const float weight : weights) sum += weight;
+      for (float& weight : weights) weight /= sum + 1e-20f;
+    }
+    if (spec.scale != 1) {
+      for (float& weight : weights) weight *= spec.scale;
+    }
+  }
+};
+
+// The slots of one expert in a call of ExpertMatMul.
+struct Group {
+  int32_t expert;
+  int32_t first;  // in the sorted slots
+  int32_t count;
+  int64_t first_task;
+};
+
+int64_t Lines(int64_t bytes) { return RoundUp(bytes, kCacheLine); }
+
+// Elements from one gathered row to the next: a cache line more than k (block_rows.h says why).
+template <class T>
+int64_t GatheredStride(int64_t k) {
+  constexpr auto kLine = static_cast<int64_t>(kCacheLine / sizeof(T));
+  return RoundUp(k, kLine) + kLine;
+}
+
+// The scratch of one call: group borders, sorted slots, groups, then rows of x.
+struct ExpertLayout {
+  ExpertLayout(DType dtype, int64_t rows, int64_t top_k, int64_t n_experts, int64_t k,
+               int64_t source_rows) {
+    const int64_t slots = rows * top_k;
+    sorted = Lines((n_experts + 1) * static_cast<int64_t>(sizeof(int32_t)));
+    groups = sorted + Lines(slots * static_cast<int64_t>(sizeof(int32_t)));
+    inputs = groups + Lines(std::min(slots, n_experts) * static_cast<int64_t>(sizeof(Group)));
+    int64_t input_bytes = slots * GatheredStride<float>(k) * static_cast<int64_t>(sizeof(float));
+    if (dtype == DType::kBF16) {
+      input_bytes = std::max(slots * GatheredStride<Bf16>(k) * static_cast<int64_t>(sizeof(Bf16)),
+                             (slots + source_rows) * BlockRows::BytesPerRow(k));
+    }
+    bytes = inputs + input_bytes;
+  }
+  int64_t sorted, groups, inputs, bytes;
+};
+
+// One call of ExpertMatMul.
+class ExpertProduct {
+ public:
+  ExpertProduct(OpsContext& ops, const ConstMatrix& x, const ConstMatrix& routing,
+                const ExpertMatrices& experts, float* y, int64_t ldy)
+      : ops_(ops), x_(x), experts_(experts), y_(y), ldy_(ldy), top_k_(routing.cols / 2) {
+    const PanelMatrix& one = experts.weight(0);
+    n_ = one.n;
+    k_ = one.k;
+    TANDEM_CHECK(x.dtype == one.dtype && routing.rows == x.rows && top_k_ >= 1);
+    TANDEM_CHECK(x.cols == k_ || x.cols == top_k_ * k_);
+    shared_ = x.cols == k_;
+    const ExpertLayout layout(x.dtype, x.rows, top_k_, experts.n_experts, k_, SourceRows());
+    std::byte* scratch = ops.SharedScratch(static_cast<size_t>(layout.bytes));
+    first_ = {reinterpret_cast<int32_t*>(scratch), static_cast<size_t>(experts.n_experts + 1)};
+    sorted_ = {reinterpret_cast<int32_t*>(scratch + layout.sorted), Size(x.rows * top_k_)};
+    groups_ = reinterpret_cast<Group*>(scratch + layout.groups);
+    inputs_ = scratch + layout.inputs;
+    ReserveWorkerScratch(ops, kMostRowsOfTask * kMostPanelsOfTask * kLanes * sizeof(float));
+    GroupByExpert(routing, experts.n_experts, first_, sorted_);
+  }
+
+  // One pass per format; experts of one layer mostly share it.
+  void Run() {
+    FormatSet formats = FormatsInUse();
+    if (formats.test(0)) {
+      ListGroups(BlockFormat::kNone);
+      WithComputeType(x_.dtype, [&]<class T>() { RunGroups(PanelInput<T>(*this)); });
+    }
+    for (const BlockFormat format : kBlockFormats) {
+      if (!formats.test(static_cast<size_t>(format))) continue;
+      ListGroups(format);
+      RunGroups(BlockInput(*this));
+    }
+  }
+
+ private:
+  // Rows of x in panels' arithmetic. A slot alone with its expert reads x in place.
+  template <class T>
+  class PanelInput {
+   public:
+    explicit PanelInput(const ExpertProduct& product)
+        : product_(product),
+          ld_(GatheredStride<T>(product.k_)),
+          gathered_(reinterpret_cast<T*>(product.inputs_)) {}
+
+    // Kernels read pairs of bf16; a slot that begins between two is copied.
+    bool ReadsInPlace() const {
+      return product_.shared_ || product_.k_ % 2 == 0 || sizeof(T) == sizeof(float);
+    }
+    void Gather(int64_t slot, int64_t to) const {
+      T* row = gathered_ + to * ld_;
+      std::memcpy(row, At(slot), Size(product_.k_) * sizeof(T));
+      for (int64_t i = product_.k_; i < RowStride(product_.x_.dtype, product_.k_); ++i)
+        row[i] = T{};
+    }
+    void Multiply(const PanelMatrix& w, const float* bias, bool in_place, int64_t row, int64_t m,
+                  int64_t panel, int64_t n_panels, float* y, int64_t ldy) const {
+      const T* x = in_place ? At(row) : gathered_ + row * ld_;
+      product_.ops_.kernels().typed<T>().matmul(
+          PanelProduct<T>(w, x, ld_, m, panel, n_panels, bias, y, ldy));
+    }
+
+   private:
+    const T* At(int64_t slot) const {
+      const ConstMatrix& x = product_.x_;
+      const T* row = static_cast<const T*>(x.data) + slot / product_.top_k_ * x.stride;
+      return product_.shared_ ? row : row + slot % product_.top_k_ * product_.k_;
+    }
+    const ExpertProduct& product_;
+    int64_t ld_;
+    T* gathered_;
+  };
+
+  // Rows of x as integers: each row of x (or slot of it) is rounded once.
+  class BlockInput {
+   public:
+    explicit BlockInput(const ExpertProduct& product)
+        : product_(product),
+          format_(product.experts_.weight(product.groups_[0].expert)),
+          source_(product.inputs_, product.SourceRows(), format_),
+          gathered_(product.inputs_ + product.SourceRows() * BlockRows::BytesPerRow(product.k_),
+                    product.x_.rows * product.top_k_, format_) {
+      const int64_t per_row = product.shared_ ? 1 : product.top_k_;
+      const auto quantize = [&](int64_t first, int64_t count, int) {
+        for (int64_t row = first; row < first + count; ++row) {
+          source_.Quantize(*product_.ops_.kernels().blocks,
+                           static_cast<const Bf16*>(product_.x_.data) + row * product_.x_.stride,
+                           product_.k_, row * per_row, per_row);
+        }
+      };
+      ParallelRows(product.ops_, product.x_.rows, per_row * product.k_ / 4, quantize);
+    }
+
+    bool ReadsInPlace() const { return true; }
+    void Gather(int64_t slot, int64_t to) const { gathered_.CopyRow(source_, SourceOf(slot), to); }
+    void Multiply(const PanelMatrix& w, const float* bias, bool in_place, int64_t row, int64_t m,
+                  int64_t panel, int64_t n_panels, float* y, int64_t ldy) const {
+      const BlockRows& rows = in_place ? source_ : gathered_;
+      product_.ops_.kernels().blocks->matmul(w.block)(
+          rows.Product(w, in_place ? SourceOf(row) : row, m, panel, n_panels, bias, y, ldy));
+    }
+
+   private:
+    int64_t SourceOf(int64_t slot) const {
+      return product_.shared_ ? slot / product_.top_k_ : slot;
+    }
+    const ExpertProduct& product_;
+    const PanelMatrix& format_;
+    BlockRows source_;
+    BlockRows gathered_;
+  };
+
+  static size_t Size(int64_t n) { return static_cast<size_t>(n); }
+  int64_t SourceRows() const { return shared_ ? x_.rows : x_.rows * top_k_; }
+  int64_t PanelCount() const { return (n_ + kLanes - 1) / kLanes; }
+
+  // By block format: whether an expert in use has it.
+  using FormatSet = std::bitset<std::size(kBlockFormats) + 1>;
+  FormatSet FormatsInUse() const {
+    FormatSet formats;
+    for (int64_t e = 0; e < experts_.n_experts; ++e) {
+      if (first_[Size(e)] == first_[Size(e) + 1]) continue;
+      const PanelMatrix& w = experts_.weight(e);
+      TANDEM_CHECK(w.n == n_ && w.k == k_ && w.dtype == x_.dtype);
+      formats.set(static_cast<size_t>(w.block));
+    }
+    return formats;
+  }
+
+  // Lists the experts in use whose weights have this format.
+  void ListGroups(BlockFormat format) {
+    n_groups_ = 0;
+    most_rows_ = 0;
+    slots_ = 0;
+    for (int64_t e = 0; e < experts_.n_experts; ++e) {
+      const int32_t first = first_[Size(e)], count = first_[Size(e) + 1] - first;
+      if (count == 0 || experts_.weight(e).block != format) continue;
+      groups_[n_groups_++] = {static_cast<int32_t>(e), first, count, 0};
+      most_rows_ = std::max<int64_t>(most_rows_, count);
+      slots_ += count;
+    }
+  }
+
+  // A task is a range of panels and up to kMostRowsOfTask rows of one group.
+  int64_t CutTasks() {
+    const int64_t panels = PanelCount();
+    const int64_t rows = std::min(kMostRowsOfTask, (slots_ + n_groups_ - 1) / n_groups_);
+    const int64_t least =
+        std::clamp<int64_t>(kLeastWork / (rows * k_ * kLanes), 1, kMostPanelsOfTask);
+    panels_per_task_ =
+        RoundUp(std::clamp(n_groups_ * panels / 32, least, kMostPanelsOfTask), kPanelStep);
+    panel_tasks_ = (panels + panels_per_task_ - 1) / panels_per_task_;
+    int64_t tasks = 0;
+    for (int64_t g = 0; g < n_groups_; ++g) {
+      groups_[g].first_task = tasks;
+      tasks += (groups_[g].count + kMostRowsOfTask - 1) / kMostRowsOfTask * panel_tasks_;
+    }
+    return tasks;
+  }
+
+  template <class Input>
+  void RunGroups(const Input& input) {
+    if (most_rows_ > 1 || !input.ReadsInPlace()) {
+      const auto gather = [&](int64_t first, int64_t count, int) {
+        for (int64_t i = first; i < first + count; ++i) input.Gather(sorted_[Size(i)], i);
+      };
+      ParallelRows(ops_, static_cast<int64_t>(sorted_.size()), k_ / 4, gather);
+    }
+    const int64_t n_tasks = CutTasks();
+    const auto run = [&](int64_t task, int worker) { RunTask(input, task, worker); };
+    if (slots_ * n_ * k_ < kLeastWork) {
+      for (int64_t task = 0; task < n_tasks; ++task) run(task, 0);
+    } else {
+      ops_.pool().ParallelFor(n_tasks, std::cref(run));
+    }
+  }
+
+  template <class Input>
+  void RunTask(const Input& input, int64_t task, int worker) const {
+    const Group& group =
+        *(std::upper_bound(groups_, groups_ + n_groups_, task,
+                           [](int64_t t, const Group& g) { return t < g.first_task; }) -
+          1);
+    const int64_t local = task - group.first_task;
+    const int64_t begin = local / panel_tasks_ * kMostRowsOfTask;
+    const int64_t panel = local % panel_tasks_ * panels_per_task_;
+    const int64_t m = std::min<int64_t>(kMostRowsOfTask, group.count - begin);
+    const int64_t column = panel * kLanes;
+    const PanelMatrix& w = experts_.weight(group.expert);
+    const float* bias = experts_.bias ? experts_.bias(group.expert) : nullptr;
+    const int64_t row = group.first + begin;
+    const int32_t* slots = sorted_.data() + row;
+    if (m == 1) {
+      const bool in_place = group.count == 1 && input.ReadsInPlace();
+      input.Multiply(w, bias, in_place, in_place ? slots[0] : row, 1, panel, panels_per_task_,
+                     Output(slots[0]) + column, ldy_);
+      return;
+    }
+    auto* out = reinterpret_cast<float*>(ops_.WorkerScratch(worker, 0));
+    const int64_t columns = std::min(panels_per_task_ * kLanes, n_ - column);
+    input.Multiply(w, bias, false, row, m, panel, panels_per_task_, out, columns);
+    for (int64_t i = 0; i < m; ++i) {
+      std::memcpy(Output(slots[i]) + column, out + i * columns, Size(columns) * sizeof(float));
+    }
+  }
+
+  float* Output(int64_t slot) const { return y_ + slot / top_k_ * ldy_ + slot % top_k_ * n_; }
+
+  OpsContext& ops_;
+  const ConstMatrix& x_;
+  const ExpertMatrices& experts_;
+  float* y_;
+  int64_t ldy_;
+  int64_t top_k_;
+  int64_t n_ = 0, k_ = 0;
+  bool shared_ = true;
+  std::span<int32_t> first_;
+  std::span<int32_t> sorted_;
+  Group* groups_ = nullptr;
+  std::byte* inputs_ = nullptr;
+  int64_t n_groups_ = 0;
+  int64_t most_rows_ = 0;  // of a group
+  int64_t slots_ = 0;      // of all listed groups
+  int64_t panels_per_task_ = 0;
+  int64_t panel_tasks_ = 0;
+};
+
+void Refuse(bool wrong, const std::string& what) {
+  if (wrong) throw Error(ErrorCode::kInvalidArgument, "router: " + what);
+}
+
+}  // namespace
+
+void CheckRouter(const RouterSpec& spec) {
+  const auto text = [](int64_t n) { return std::to_string(n); };
+  Refuse(spec.n_experts < 1, "n_experts is " + text(spec.n_experts) + ", must be at least 1");
+  Refuse(spec.top_k < 1 || spec.top_k > spec.n_experts,
+         "top_k is " + text(spec.top_k) + ", must be from 1 to n_experts, " + text(spec.n_experts));
+  Refuse(spec.n_groups < 1 || spec.n_experts % spec.n_groups != 0,
+         "n_groups is " + text(spec.n_groups) + ", must divide n_experts, " + text(spec.n_experts));
+  Refuse(spec.top_groups < 1 || spec.top_groups > spec.n_groups,
+         "top_groups is " + text(spec.top_groups) + ", must be from 1 to n_groups, " +
+             text(spec.n_groups));
+  const int64_t group_size = spec.n_experts / spec.n_groups;
+  Refuse(spec.top_k > spec.top_groups * group_size,
+         "top_k is " + text(spec.top_k) + ", but " + text(spec.top_groups) + " groups have " +
+             text(spec.top_groups * group_size) + " experts");
+  Refuse(spec.n_groups > 1 && spec.group_score == GroupScore::kTop2Sum && group_size < 2,
+         "n_groups is " + text(spec.n_groups) + ": a group needs two experts for its score");
+  Refuse(spec.softmax_of_chosen && spec.score != RouterScore::kSoftmax,
+         "softmax_of_chosen needs the softmax score");
+}
+
+void Route(OpsContext& ops, const float* logits, int64_t ldlogits, const float* selection_bias,
+           const RouterSpec& spec, const Matrix& routing) {
+  TANDEM_CHECK(routing.dtype == DType::kF32 && routing.cols == 2 * spec.top_k);
+  ReserveWorkerScratch(ops, RowRouter::Bytes(spec));
+  const auto route = [&](int64_t first, int64_t count, int worker) {
+    RowRouter router = RowRouter::At(ops.WorkerScratch(worker, 0), spec, selection_bias);
+    for (int64_t row = first; row < first + count; ++row) {
+      router.Run(logits + row * ldlogits, static_cast<float*>(routing.data) + row * routing.stride);
+    }
+  };
+  ParallelRows(ops, routing.rows, spec.n_experts * spec.top_k, route);
+}
+
+void GroupByExpert(const ConstMatrix& routing, int64_t n_experts, std::span<int32_t> first,
+                   std::span<int32_t> slots) {
+  const int64_t top_k = routing.cols / 2;
+  TANDEM_CHECK(static_cast<int64_t>(first.size()) == n_experts + 1);
+  TANDEM_CHECK(static_cast<int64_t>(slots.size()) == routing.rows * top_k);
+  const auto id_at = [&](int64_t slot) {
+    return static_cast<const float*>(routing.data)[slot / top_k * routing.stride + slot % top_k];
+  };
+  std::fill(first.begin(), first.end(), 0);
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const float id = id_at(static_cast<int64_t>(slot));
+    TANDEM_CHECK(id >= 0 && id < static_cast<float>(n_experts));  // false for NaN
+    ++first[static_cast<size_t>(id) + 1];
+  }
+  for (size_t e = 1; e < first.size(); ++e) first[e] += first[e - 1];
+  for (size_t slot = 0; slot < slots.size(); ++slot) {
+    const auto expert = static_cast<size_t>(id_at(static_cast<int64_t>(slot)));
+    slots[static_cast<size_t>(first[expert]++)] = static_cast<int32_t>(slot);
+  }
+  // Each entry has moved to the end of its group.
+  for (size_t e = first.size() - 1; e > 0; --e) first[e] = first[e - 1];
+  first[0] = 0;
+}
+
+void ExpertMatMul(OpsContext& ops, const ConstMatrix& x, const ConstMatrix& routing,
+                  const ExpertMatrices& experts, float* y, int64_t ldy) {
+  if (x.rows == 0) return;
+  ExpertProduct(ops, x, routing, experts, y, ldy).Run();
+}
+
+ScratchBytes ExpertScratch(DType dtype, int64_t rows, int64_t top_k, int64_t n_experts, int64_t k) {
+  CheckedMul(rows, top_k, "slots of experts");
+  const ExpertLayout layout(dtype, rows, top_k, n_experts, k, rows * top_k);
+  return {
+      .shared = layout.bytes,
+      .worker = kMostRowsOfTask * kMostPanelsOfTask * kLanes * static_cast<int64_t>(sizeof(float))};
+}
+
+void CombineExperts(OpsContext& ops, const float* y, int64_t ldy, const ConstMatrix& routing,
+                    const Matrix& out) {
+  const int64_t top_k = routing.cols / 2;
+  TANDEM_CHECK(out.dtype == DType::kF32 && out.rows == routing.rows);
+  const auto combine = [&](int64_t first, int64_t count, int) {
+    for (int64_t row = first; row < first + count; ++row) {
+      const float* weights = static_cast<const float*>(routing.data) + row * routing.stride + top_k;
+      float* to = static_cast<float*>(out.data) + row * out.stride;
+      for (int64_t slot = 0; slot < top_k; ++slot) {
+        const float* from = y + row * ldy + slot * out.cols;
+        const float weight = weights[slot];
+        if (slot == 0) {
+          for (int64_t i = 0; i < out.cols; ++i) to[i] = weight * from[i];
+        } else {
+          for (int64_t i = 0; i < out.cols; ++i) to[i] += weight * from[i];
+        }
+      }
+    }
+  };
+  ParallelRows(ops, out.rows, top_k * out.cols, combine);
+}
+
+}  // namespace tandem::engine

@@ -1,0 +1,204 @@
+// Blocks of sequences: one table per window. A table without window keeps all blocks; one with a
+// window keeps those that the next token sees (engine/kv/README.md, decision 7).
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "engine/base/check.h"
+#include "engine/sched/scheduler.h"
+
+namespace tandem::engine {
+namespace {
+
+// Blocks that a table still holds.
+int64_t HeldBlocks(const BlockTable& table, int64_t window, int64_t computed) {
+  return static_cast<int64_t>(table.size()) - FirstVisibleBlock(window, computed);
+}
+
+}  // namespace
+
+Scheduler::Prefix Scheduler::MatchPrefix(const Sequence& sequence) const {
+  Prefix prefix;
+  std::vector<Sha256Digest>& keys = prefix.keys;
+  keys = index_.Keys(sequence.tokens, sequence.prefix_variant);
+  keys.resize(static_cast<size_t>(index_.Longest(keys)));
+  if (states_ != nullptr) {
+    const int64_t n_matched = prefix.n_blocks();
+    while (!keys.empty() && !(prefix.state = states_->Find(keys.back()))) {
+      keys.pop_back();
+      keys.resize(static_cast<size_t>(index_.Longest(keys)));
+    }
+    if (prefix.n_blocks() < n_matched) prefix.branch = n_matched * kTokensPerBlock;
+  }
+  prefix.tables = index_.Blocks(keys);
+  return prefix;
+}
+
+// REQUIRES: the sequence holds no blocks. Changes nothing when memory runs out.
+void Scheduler::TakeCached(Sequence& sequence, const Prefix& prefix) {
+  // A request that does not look prefixes up begins with empty tables.
+  std::vector<BlockTable> tables = prefix.tables;
+  tables.resize(options_.windows.size());
+  sequence.snapshot_at.reserve(sequence.snapshot_at.size() + 1);
+  if (prefix.n_blocks() > 0) holders_.insert(&sequence);
+  sequence.tables.swap(tables);
+  for (const BlockTable& table : sequence.tables) {
+    for (const BlockId block : table) {
+      if (block != kNoBlock) pool_.AddRef(block);
+    }
+  }
+  if (prefix.n_blocks() > 0) sequence.published = {prefix.keys.back(), prefix.n_blocks()};
+  if (prefix.state) states_->AddRef(*prefix.state);
+  sequence.state = prefix.state;
+  if (prefix.branch > 0) sequence.snapshot_at.push_back(prefix.branch);
+  sequence.computed_len = prefix.n_blocks() * kTokensPerBlock;
+  TANDEM_CHECK(sequence.computed_len < sequence.length());
+  sequence.is_long = IsLong(sequence);
+  if (sequence.uses_prefix_cache && !sequence.looked_up) {
+    sequence.looked_up = true;
+    sequence.cached_len = sequence.computed_len;
+    counters_.prefix_query_tokens += sequence.length();
+    counters_.prefix_hit_tokens += sequence.computed_len;
+  }
+}
+
+// Gives the sequence exclusive blocks for its next `n_tokens` positions. Returns false when it was
+// the last in line and was preempted.
+bool Scheduler::Reserve(Sequence& sequence, int64_t n_tokens) {
+  const auto n_blocks = static_cast<size_t>(BlocksFor(sequence.computed_len + n_tokens));
+  for (BlockTable& table : sequence.tables) {
+    if (!ReserveCopy(sequence, table)) return false;
+    while (table.size() < n_blocks) {
+      table.reserve(n_blocks);  // so that push_back does not throw
+      const bool is_first = !sequence.has_blocks();
+      if (is_first) holders_.insert(&sequence);
+      if (const std::optional<BlockId> block = TryAllocate()) {
+        table.push_back(*block);
+        continue;
+      }
+      if (is_first) holders_.erase(&sequence);
+      if (!PreemptFor(sequence)) return false;
+    }
+  }
+  return ReserveState(sequence);
+}
+
+// Replaces the block that the sequence writes next by a copy while others hold it.
+bool Scheduler::ReserveCopy(Sequence& sequence, BlockTable& table) {
+  const auto write_block = static_cast<size_t>(sequence.computed_len / kTokensPerBlock);
+  while (write_block < table.size() && pool_.references(table[write_block]) > 1) {
+    plan_.copies.emplace_back();  // before taking a block, which a failure must not lose
+    if (const std::optional<BlockId> copy = TryAllocate()) {
+      const BlockId shared = table[write_block];
+      plan_.copies.back() = {shared, *copy};
+      pool_.Release(shared);
+      table[write_block] = *copy;
+      continue;
+    }
+    plan_.copies.pop_back();
+    if (!PreemptFor(sequence)) return false;
+  }
+  return true;
+}
+
+std::optional<BlockId> Scheduler::TryAllocate() {
+  const std::optional<BlockPool::Allocation> allocation = pool_.TryAllocate();
+  if (!allocation) return std::nullopt;
+  if (allocation->evicted_cached) index_.Forget(allocation->block);
+  return allocation->block;
+}
+
+// Adds newly filled blocks to the prefix index.
+void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
+  if (!options_.prefix_cache) return;
+  const int64_t full = sequence.computed_len / kTokensPerBlock;
+  for (int64_t i = computed_before / kTokensPerBlock; i < full; ++i) {
+    index_.Advance(sequence.tokens, sequence.prefix_variant, i + 1, sequence.published);
+    for (size_t table = 0; table < sequence.tables.size(); ++table) {
+      const BlockId block = sequence.tables[table][static_cast<size_t>(i)];
+      if (index_.Insert(sequence.published.key, table, block)) pool_.SetCached(block, true);
+    }
+  }
+}
+
+// Releases the blocks that no token from computed_len on sees. The prefix index keeps their content
+// until the pool reuses them.
+void Scheduler::SlideWindows(Sequence& sequence, int64_t computed_before) {
+  for (size_t table = 0; table < sequence.tables.size(); ++table) {
+    const int64_t window = options_.windows[table];
+    const int64_t end = FirstVisibleBlock(window, sequence.computed_len);
+    for (int64_t i = FirstVisibleBlock(window, computed_before); i < end; ++i) {
+      pool_.Release(std::exchange(sequence.tables[table][static_cast<size_t>(i)], kNoBlock));
+    }
+  }
+}
+
+// Releases the tail first: other requests most likely match blocks near the beginning of a text.
+void Scheduler::ReleaseBlocks(Sequence& sequence) {
+  if (!sequence.has_blocks()) return;
+  holders_.erase(&sequence);
+  for (size_t i = sequence.blocks().size(); i-- > 0;) {
+    for (const BlockTable& table : sequence.tables) {
+      // A failed plan may leave tables of different lengths; the first is the longest.
+      if (i < table.size() && table[i] != kNoBlock) pool_.Release(table[i]);
+    }
+  }
+  for (BlockTable& table : sequence.tables) table.clear();
+  if (sequence.state) states_->Release(*sequence.state);
+  sequence.state.reset();
+  sequence.computed_len = 0;
+}
+
+// Blocks that the sequence still takes before all its present tokens are computed, if it goes on
+// after `computed` of them.
+int64_t Scheduler::BlocksMissing(const Sequence& sequence, int64_t computed) const {
+  const auto write_block = static_cast<size_t>(computed / kTokensPerBlock);
+  int64_t missing = 0;
+  for (size_t i = 0; i < sequence.tables.size(); ++i) {
+    const BlockTable& table = sequence.tables[i];
+    const int64_t window = options_.windows[i];
+    const int64_t held = table.empty() ? 0 : HeldBlocks(table, window, computed);
+    const int64_t most =
+        MostBlocks(window, computed, sequence.length(), options_.prefill_chunk_tokens);
+    const bool copies = write_block < table.size() && pool_.references(table[write_block]) > 1;
+    missing += std::max<int64_t>(0, most - held) + (copies ? 1 : 0);
+  }
+  return missing;
+}
+
+// Blocks that running sequences still need, except those that would give way to `work_class`.
+int64_t Scheduler::BlocksPromised(WorkClass work_class) const {
+  int64_t promised = 0;
+  for (const Sequence* sequence : running_) {
+    if (sequence->work_class > work_class) break;
+    promised += BlocksMissing(*sequence, sequence->computed_len);
+  }
+  return promised;
+}
+
+void Scheduler::CheckBlocks() const {
+  std::unordered_map<BlockId, int32_t> held;
+  for (const auto& [id, group] : groups_) {
+    for (const auto& sequence : group.choices) {
+      for (size_t i = 0; i < sequence->tables.size(); ++i) {
+        const BlockTable& table = sequence->tables[i];
+        TANDEM_CHECK(BlocksFor(sequence->computed_len) <= static_cast<int64_t>(table.size()));
+        const int64_t first = FirstVisibleBlock(options_.windows[i], sequence->computed_len);
+        for (int64_t b = 0; b < static_cast<int64_t>(table.size()); ++b) {
+          const BlockId block = table[static_cast<size_t>(b)];
+          TANDEM_CHECK((block == kNoBlock) == (b < first));
+          if (block != kNoBlock) ++held[block];
+        }
+      }
+    }
+  }
+  for (int64_t i = 0; i < pool_.capacity_blocks(); ++i) {
+    const BlockId block{static_cast<uint32_t>(i)};
+    const auto found = held.find(block);
+    TANDEM_CHECK(pool_.references(block) == (found == held.end() ? 0 : found->second));
+  }
+  TANDEM_CHECK(pool_.num_free() == pool_.capacity_blocks() - static_cast<int64_t>(held.size()));
+}
+
+}  // namespace tandem::engine

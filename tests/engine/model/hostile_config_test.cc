@@ -1,0 +1,158 @@
+// config.json of every family with one damaged value: it is refused by name in one line, or the
+// result keeps the bounds that protect allocations and divisions.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/models/random_model.h"
+#include "engine/base/error.h"
+#include "engine/model/families/expert_parts.h"
+#include "engine/model/families/family.h"
+#include "engine/model/families/hf_config.h"
+#include "engine/model/plan_ops.h"
+
+namespace tandem::engine {
+namespace {
+
+using HostileJson = nlohmann::ordered_json;
+
+// The message with which a family refuses a config; empty if it takes it.
+std::string RefusalBy(const FamilySpec& family, const HostileJson& json) {
+  try {
+    const ModelConfig config = family.parse_config(json, "config.json");
+    EXPECT_LE(config.n_layers, kMaxLayers);
+    EXPECT_LE(config.hidden_dim, kMaxWidth);
+    EXPECT_LE(config.vocab_size, kMaxVocab);
+    EXPECT_LE(config.experts.router.n_experts * config.n_layers, kMaxExpertsOfModel);
+    for (const RopeSpec& rope : FamilyRopes(family, config)) {
+      EXPECT_TRUE(std::isfinite(rope.amplitude));
+      for (const double frequency : rope.frequencies) EXPECT_TRUE(std::isfinite(frequency));
+    }
+    if (config.n_layers > 64 || config.experts.router.n_experts > 512) return "";
+    const std::vector<WeightSpec> specs = family.list_weights(config);
+    for (const WeightSpec& spec : specs) EXPECT_GE(ElementCount(spec.source_shape), 1) << spec.name;
+    EXPECT_GE(PlanForward(family, config, specs, DType::kBF16).arena_bytes_per_row, 0);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_TRUE(error.code() == ErrorCode::kDataLoss || error.code() == ErrorCode::kUnsupported)
+        << error.what();
+    const std::string message = error.what();
+    EXPECT_TRUE(message.starts_with("config.json")) << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_LT(message.size(), 1000u) << message;
+    return message;
+  }
+}
+
+HostileJson TinyJson(const FamilySpec& family) {
+  return family.write_config(bench::TinyModelConfig(family.name));
+}
+
+TEST(HostileConfigs, EveryValueOfEveryFamilyIsRefusedOrHarmless) {
+  const std::vector<HostileJson> values = {0,
+                                           -1,
+                                           1,
+                                           3,
+                                           1 << 18,
+                                           int64_t{1} << 31,
+                                           INT64_MAX,
+                                           INT64_MIN,
+                                           0.5,
+                                           1e-30,
+                                           1e308,
+                                           true,
+                                           nullptr,
+                                           "a\nb",
+                                           HostileJson::array(),
+                                           HostileJson::array({0, -1, "x"}),
+                                           HostileJson::object(),
+                                           {{"rope_type", "yarn"}, {"factor", 2}}};
+  for (const FamilySpec* family : Families()) {
+    const HostileJson tiny = TinyJson(*family);
+    ASSERT_EQ(RefusalBy(*family, tiny), "") << family->name;
+    for (const auto& [key, old] : tiny.items()) {
+      for (const HostileJson& value : values) {
+        SCOPED_TRACE(std::string(family->name) + " " + key + " " + value.dump());
+        HostileJson damaged = tiny;
+        damaged[key] = value;
+        RefusalBy(*family, damaged);
+      }
+    }
+  }
+}
+
+// An object where a number belongs cannot be a default.
+TEST(HostileConfigs, AnObjectInPlaceOfAnyNumberIsRefusedByItsKey) {
+  for (const FamilySpec* family : Families()) {
+    const HostileJson tiny = TinyJson(*family);
+    for (const char* key :
+         {"vocab_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+          "head_dim", "num_experts", "num_local_experts", "num_experts_per_tok",
+          "moe_intermediate_size", "n_group", "topk_group", "tie_word_embeddings"}) {
+      if (!tiny.contains(key)) continue;
+      HostileJson damaged = tiny;
+      damaged[key] = {{"x", 1}};
+      EXPECT_NE(RefusalBy(*family, damaged).find(key), std::string::npos)
+          << family->name << " " << key << ": " << RefusalBy(*family, damaged);
+    }
+  }
+}
+
+TEST(HostileConfigs, ListsByLayerOfAnotherLengthOrWithUnknownNamesAreRefusedByTheirKey) {
+  int lists = 0;
+  for (const FamilySpec* family : Families()) {
+    const ModelConfig config = bench::TinyModelConfig(family->name);
+    const HostileJson tiny = TinyJson(*family);
+    for (const char* key : {"layer_types", "layers_block_type", "no_rope_layers"}) {
+      const auto list = tiny.find(key);
+      if (list == tiny.end() || !list->is_array() || list->empty()) continue;
+      if (static_cast<int64_t>(list->size()) != config.n_layers) continue;
+      ++lists;
+      HostileJson longer = tiny, unknown = tiny;
+      longer[key].push_back(longer[key].back());
+      unknown[key].back() = "no_such_layer";
+      for (const HostileJson& damaged : {longer, unknown}) {
+        const std::string refusal = RefusalBy(*family, damaged);
+        EXPECT_TRUE(refusal.find(key) != std::string::npos ||
+                    refusal.find("no_such_layer") != std::string::npos)
+            << family->name << " " << key << ": " << refusal;
+      }
+      HostileJson shorter = tiny;
+      shorter[key].erase(shorter[key].size() - 1);
+      EXPECT_NE(RefusalBy(*family, shorter).find(key), std::string::npos) << family->name << key;
+    }
+  }
+  EXPECT_GE(lists, 15);
+}
+
+TEST(HostileConfigs, ARouterCannotChooseMoreExpertsThanThereAre) {
+  int routers = 0;
+  for (const FamilySpec* family : Families()) {
+    const ModelConfig config = bench::TinyModelConfig(family->name);
+    const HostileJson tiny = TinyJson(*family);
+    for (const char* key : {"num_experts_per_tok", "moe_k", "moe_topk"}) {
+      if (config.experts.router.n_experts == 0 || !tiny.contains(key)) continue;
+      ++routers;
+      HostileJson damaged = tiny;
+      damaged[key] = config.experts.router.n_experts + 1;
+      EXPECT_NE(RefusalBy(*family, damaged).find(key), std::string::npos)
+          << family->name << ": " << RefusalBy(*family, damaged);
+    }
+  }
+  EXPECT_GE(routers, 10);
+}
+
+TEST(HostileConfigs, ExpertsOfAllLayersAreBoundedTogether) {
+  HostileJson json = TinyJson(FindFamilyByName("qwen3_moe"));
+  json.update({{"num_experts", 1024}, {"num_hidden_layers", 1024}, {"mlp_only_layers", nullptr}});
+  const std::string refusal = RefusalBy(FindFamilyByName("qwen3_moe"), json);
+  EXPECT_NE(refusal.find("'num_experts' is 1024"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("num_hidden_layers"), std::string::npos) << refusal;
+}
+
+}  // namespace
+}  // namespace tandem::engine
