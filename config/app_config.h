@@ -58,6 +58,7 @@ struct AppConfig {
   int64_t max_queue_per_key = 0;
   int64_t batch_concurrency = 0;
   bool share_prefix_cache = false;
+  std::string speculate = "off";
   Seconds idle_release{300};
   int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};

@@ -52,6 +52,8 @@ struct GenerationRequest {
   // Not empty: the request generates nothing; it answers with the log-probabilities of these tokens
   // after its prompt (NextTokenScores). REQUIRES: as for `pooling`, which is unset.
   std::vector<TokenId> next_tokens = {};
+  // A guess of the whole answer. It changes the speed only, and only with draft_rows.
+  std::vector<TokenId> prediction = {};
   bool skip_special_tokens = true;
   std::vector<TokenId> shown_special_tokens;  // text although special tokens are skipped
   // The answer continues the prompt's text. A leading space is then text even if the tokenizer
@@ -116,7 +118,9 @@ struct TextDelta {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
-  int64_t completion_tokens = 0;  // of this choice, end token included
+  int64_t completion_tokens = 0;      // of this choice, end token included
+  int64_t accepted_draft_tokens = 0;  // of completion_tokens: guessed before (engine/speculation)
+  int64_t rejected_draft_tokens = 0;  // wrong guesses that were computed
 };
 
 struct ChoiceFinished {

@@ -12,6 +12,10 @@ namespace tandem::engine {
 
 struct KernelTable;
 
+// EngineOptions::draft_rows where guesses are wanted. Up to so many rows, a step of a model larger
+// than the caches costs little more than one row.
+inline constexpr int64_t kDraftRows = 16;
+
 // How to open and serve one model. Immutable once the engine runs.
 struct EngineOptions {
   std::optional<DType> dtype;  // compute dtype; unset: decided by the checkpoint
@@ -28,6 +32,8 @@ struct EngineOptions {
   int64_t prefill_chunk_tokens = 0;
   int64_t max_queue = 1024;  // waiting requests; beyond: kUnavailable
   bool prefix_cache = true;
+  // Rows of one step up to which guesses of next tokens are computed (engine/speculation); 0: none.
+  int64_t draft_rows = 0;
   // After this time without requests, an engine drops its cached prefixes and returns the KV
   // cache's memory. 0: never.
   std::chrono::milliseconds idle_release{300'000};

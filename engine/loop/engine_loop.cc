@@ -82,6 +82,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduling.score_chunk_tokens = ScoreChunkTokens(options_);
   scheduling.max_model_len = model_.max_model_len;
   scheduling.prefix_cache = options_.prefix_cache;
+  scheduling.draft_rows = std::min(options_.draft_rows, StepLogitRows(options_));
   scheduling.windows = shape.windows;
   if (state_pool_) scheduling.max_seqs = std::min(scheduling.max_seqs, n_states);
   scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr);
@@ -399,59 +400,6 @@ void EngineLoop::ScorePrompts() {
     if (slice.planned.samples && !active.scores.empty()) {
       Emit(active, slice.planned.sequence->request, PromptScores{std::move(active.scores)});
       active.scores.clear();
-    }
-  }
-}
-
-void EngineLoop::SampleAndTake() {
-  jobs_.clear();
-  sampled_.clear();
-  const auto add = [&](const Sequence& sequence, int64_t row) {
-    Active& active = *Find(sequence.request);
-    CountPrompt(active);
-    Choice& choice = active.choices[static_cast<size_t>(sequence.choice)];
-    StepRunner::Job job;
-    job.logit_row = row;
-    for (const TokenId token : active.request.next_tokens) {
-      job.token = token;
-      job.n_top = 0;
-      jobs_.push_back(job);
-      sampled_.push_back({sequence.request, sequence.choice});
-    }
-    if (!active.request.next_tokens.empty()) return;
-    if (active.request.stop.max_new_tokens > 0) {
-      job.sampler = &choice.sampler;
-      job.position = sequence.length();
-      job.banned = choice.output.banned_tokens();
-      job.forced = choice.output.forced_token();
-      if (active.request.grammar) {
-        job.grammar = active.request.grammar.get();
-        job.matcher = &choice.matcher;
-      }
-      job.n_top = active.request.top_logprobs;
-    }
-    jobs_.push_back(std::move(job));
-    sampled_.push_back({sequence.request, sequence.choice});
-  };
-  for (const StepRunner::Slice& slice : slices_) {
-    if (!slice.planned.samples || slice.pools) continue;
-    const Sequence& sequence = *slice.planned.sequence;
-    if (!slice.planned.forks) {
-      add(sequence, slice.sample_row);
-      continue;
-    }
-    for (const auto& choice : scheduler_->Choices(sequence.request)) {
-      add(*choice, slice.sample_row);
-    }
-  }
-  runner_->Run(jobs_);
-  sampled_at_ = Clock::now();
-  for (size_t i = 0; i < jobs_.size(); ++i) {
-    // A request that failed with an earlier choice no longer exists.
-    Active* active = Find(sampled_[i].request);
-    if (active == nullptr) continue;
-    if (!HasMemoryFor([&] { TakeToken(*active, sampled_[i], jobs_[i]); })) {
-      EndWithoutMemory(sampled_[i].request);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,6 +29,8 @@
 #include "engine/loop/step.h"
 #include "engine/ops/ops_context.h"
 #include "engine/sched/scheduler.h"
+#include "engine/speculation/draft_length.h"
+#include "engine/speculation/prompt_lookup.h"
 
 namespace tandem::engine {
 
@@ -77,6 +80,9 @@ class EngineLoop {
     ChoiceOutput output;
     std::optional<GrammarMatcher> matcher{};  // of the request's grammar, from the first draw on
     std::optional<Clock::time_point> last_token{};
+    PromptLookup lookup{};
+    int64_t n_looked_up = 0;  // tokens of the sequence that `lookup` has
+    DraftLength draft_length{};
   };
   struct Active {
     GenerationRequest request;  // without its prompt, which the scheduler owns
@@ -103,6 +109,8 @@ class EngineLoop {
   struct Sampled {
     RequestId request;
     int choice = 0;
+    int64_t row = 0;      // of the logits
+    int64_t n_draft = 0;  // rows of guesses after it
   };
 
   void Drain();
@@ -126,6 +134,11 @@ class EngineLoop {
   void FinishEmbedding(Active& active, Sequence& sequence);
   void CountPrompt(Active& active);
   void SampleAndTake();
+  void AddJobs(const Sequence& sequence, int64_t row, int64_t n_draft);
+  bool AddConfirmedRows();
+  void DrawAndTake();
+  void ProposeDrafts(std::span<const Sampled> drawn);
+  void ProposeDraft(const Active& active, Choice& choice, Sequence& sequence, int64_t n_draft);
   bool AwaitsNextScores(Active& active, RequestId id, StepRunner::Job& job);
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
   void EndWithoutToken(const Active& active, RequestId id);
@@ -183,8 +196,9 @@ class EngineLoop {
   std::vector<RequestId> step_requests_;
   std::vector<StepRunner::Slice> slices_;
   std::vector<StepRunner::Job> jobs_;
-  std::vector<Sampled> sampled_;   // parallel to jobs_
-  std::vector<RequestId> pooled_;  // requests whose embedding is complete
+  std::vector<Sampled> sampled_;    // parallel to jobs_
+  std::vector<Sampled> confirmed_;  // scratch of AddConfirmedRows
+  std::vector<RequestId> pooled_;   // requests whose embedding is complete
   std::vector<Outgoing> events_;
 };
 

@@ -79,6 +79,8 @@ void EngineLoop::FinishChoice(Active& active, Sequence& sequence, ChoiceOutput::
   finished.usage.cached_tokens = sequence.cached_len;
   finished.usage.completion_tokens =
       active.choices[static_cast<size_t>(sequence.choice)].output.n_tokens();
+  finished.usage.accepted_draft_tokens = sequence.accepted_tokens;
+  finished.usage.rejected_draft_tokens = sequence.draft_tokens - sequence.accepted_tokens;
   Emit(active, id, std::move(finished));
   scheduler_->Finish(sequence);
   if (++active.n_finished == active.request.n) {
@@ -254,6 +256,8 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_query_tokens_total = counters.prefix_query_tokens;
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
+  stats_.draft_tokens_total = counters.draft_tokens;
+  stats_.accepted_draft_tokens_total = counters.accepted_tokens;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());
   ListAdapters();
   // The entries must survive a lack of memory: the next round publishes them.

@@ -79,12 +79,16 @@ void StepRunner::Forward(const BatchPlan& plan, std::span<Slice> slices) {
     }
     slice.first_score_row = static_cast<int64_t>(logit_rows_.size());
     for (int64_t p = planned.first_position; p < end; ++p) {
-      const bool samples = planned.samples && !slice.pools && p + 1 == end;
-      if (samples) slice.sample_row = static_cast<int64_t>(logit_rows_.size());
+      const bool samples = planned.samples && !slice.pools && p + 1 >= end - planned.n_draft;
+      if (samples && p + 1 == end - planned.n_draft) {
+        slice.sample_row = static_cast<int64_t>(logit_rows_.size());
+      }
       if (samples || (p >= slice.score_begin && p < slice.score_end)) {
         logit_rows_.push_back(static_cast<int32_t>(tokens_.size()));
       }
-      tokens_.push_back(sequence.tokens[static_cast<size_t>(p)]);
+      const int64_t guess = p - sequence.length();
+      tokens_.push_back(guess < 0 ? sequence.tokens[static_cast<size_t>(p)]
+                                  : sequence.draft[static_cast<size_t>(guess)]);
       positions_.push_back(static_cast<int32_t>(p));
     }
   }

@@ -41,7 +41,8 @@ class StepRunner {
     int64_t pool_end = 0;
     bool pools = false;
     std::span<double> hidden_sum = {};
-    // Set by Forward: logit rows of score_begin and of the sampling position.
+    // Set by Forward: logit rows of score_begin and of the sampling position. The rows of guesses
+    // follow the latter.
     int64_t first_score_row = 0;
     int64_t sample_row = -1;
   };

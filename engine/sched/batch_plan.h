@@ -15,12 +15,13 @@ struct PlannedSlice {
   Sequence* sequence = nullptr;
   int64_t first_position = 0;
   int64_t n_tokens = 0;
-  bool samples = false;   // the last row's logits choose the next token
+  int64_t n_draft = 0;    // of those, the last ones are guesses from Sequence::draft
+  bool samples = false;   // logits of the last row, and of each row that a guess follows, are drawn
   bool forks = false;     // …of every choice: the shared prompt is complete
   size_t first_save = 0;  // in BatchPlan::saves
   size_t n_saves = 0;
 
-  bool decodes() const { return n_tokens == 1 && samples; }
+  bool decodes() const { return n_tokens - n_draft == 1 && samples; }
 };
 
 // Copies `from` to `to` in every layer before any row is computed.

@@ -143,15 +143,24 @@ void Scheduler::Commit() {
   TANDEM_CHECK(!committed_);
   for (const PlannedSlice& slice : plan_.slices) {
     Sequence& sequence = *slice.sequence;
-    const int64_t computed_before = sequence.computed_len;
-    sequence.computed_len += slice.n_tokens;
-    Publish(sequence, computed_before);
+    Advance(sequence, slice.n_tokens - slice.n_draft);
+    sequence.n_draft_computed = slice.n_draft;
+    sequence.n_draft_accepted = 0;
+    sequence.draft_tokens += slice.n_draft;
+    counters_.draft_tokens += slice.n_draft;
     PublishSaves(slice);
-    SlideWindows(sequence, computed_before);
     if (slice.forks) Fork(sequence);
   }
   plan_.saves.clear();
   committed_ = true;
+}
+
+// Counts the next tokens as computed.
+void Scheduler::Advance(Sequence& sequence, int64_t n_tokens) {
+  const int64_t computed_before = sequence.computed_len;
+  sequence.computed_len += n_tokens;
+  Publish(sequence, computed_before);
+  SlideWindows(sequence, computed_before);
 }
 
 // The prompt is complete: the further choices share its blocks and wait for places.
@@ -196,6 +205,28 @@ void Scheduler::Append(Sequence& sequence, TokenId token) {
   TANDEM_CHECK(sequence.live() && sequence.uncomputed() == 0);
   TANDEM_CHECK(sequence.length() < options_.max_model_len);
   sequence.tokens.push_back(token);
+  const auto next = static_cast<size_t>(sequence.n_draft_accepted);
+  if (sequence.n_draft_accepted < sequence.n_draft_computed && sequence.draft[next] == token) {
+    ++sequence.n_draft_accepted;
+    ++sequence.accepted_tokens;
+    ++counters_.accepted_tokens;
+    Advance(sequence, 1);
+    return;
+  }
+  sequence.draft.clear();
+  sequence.n_draft_computed = 0;
+}
+
+int64_t Scheduler::DraftRoom(const Sequence& sequence) const {
+  if (options_.draft_rows == 0 || states_ != nullptr || num_running() == 0) return 0;
+  // A share of the rows for each sequence. The last position has no token after it.
+  return std::max<int64_t>(0, std::min(options_.draft_rows / num_running() - 1,
+                                       options_.max_model_len - sequence.length() - 1));
+}
+
+void Scheduler::Propose(Sequence& sequence, std::vector<TokenId> draft) {
+  TANDEM_CHECK(states_ == nullptr && sequence.n_draft_computed == 0);
+  sequence.draft = std::move(draft);
 }
 
 void Scheduler::Finish(Sequence& sequence) {

@@ -31,6 +31,8 @@ struct SchedulerOptions {
   // arrives waits for the step in progress. Decodes count but are not refused; at least a quarter
   // is left to prompts.
   int64_t batch_chunk_tokens = 32;
+  // Rows of a step without prompts up to which guesses are computed; 0: none are.
+  int64_t draft_rows = 0;
   int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
   int64_t snapshot_tokens = 256;  // distance of regular snapshots of states; in full blocks
@@ -94,8 +96,14 @@ class Scheduler {
   // complete.
   void Commit();
 
-  // Adds a sampled token to the sequence; not for a token that ends it.
+  // Adds a sampled token to the sequence; not for a token that ends it. When the token confirms a
+  // guess that the last step computed, the sequence has nothing uncomputed afterwards: its next
+  // logits are known.
   void Append(Sequence& sequence, TokenId token);
+  // How many tokens a guess of this sequence's next ones may have; 0: none would be computed.
+  int64_t DraftRoom(const Sequence& sequence) const;
+  // Sets the guess. The next step computes as much of it as fits. REQUIRES: no recurrent state.
+  void Propose(Sequence& sequence, std::vector<TokenId> draft);
   // Ends the sequence and releases its blocks. The last sequence also ends the request and all of
   // its Sequence references.
   void Finish(Sequence& sequence);
@@ -125,7 +133,9 @@ class Scheduler {
     int64_t preemptions = 0;
     int64_t prefix_query_tokens = 0;
     int64_t prefix_hit_tokens = 0;
-    int64_t snapshots = 0;  // of states, made
+    int64_t snapshots = 0;        // of states, made
+    int64_t draft_tokens = 0;     // guesses that were computed
+    int64_t accepted_tokens = 0;  // of those, confirmed
   };
   const Counters& counters() const { return counters_; }
 
@@ -175,6 +185,8 @@ class Scheduler {
   Prefix MatchPrefix(const Sequence& sequence) const;
   void TakeCached(Sequence& sequence, const Prefix& matched);
   bool Reserve(Sequence& sequence, int64_t n_tokens);
+  int64_t DraftThatFits(const Sequence& sequence) const;
+  void Advance(Sequence& sequence, int64_t n_tokens);
   bool ReserveCopy(Sequence& sequence, BlockTable& table);
   std::optional<BlockId> TryAllocate();
   void Publish(Sequence& sequence, int64_t computed_before);

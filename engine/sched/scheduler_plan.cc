@@ -83,6 +83,8 @@ void Scheduler::ReserveInLineOrder() {
       n_tokens = shares_[next_share++].n_tokens;
     }
     if (n_tokens == 0) continue;
+    const int64_t n_draft = DraftThatFits(sequence);
+    n_tokens += n_draft;
     // If this sequence gives way, none behind it holds blocks. (Reserving erases only sequences
     // behind this one from running_, so the loop stays valid.)
     if (!Reserve(sequence, n_tokens)) break;
@@ -90,11 +92,24 @@ void Scheduler::ReserveInLineOrder() {
     slice.sequence = &sequence;
     slice.first_position = sequence.computed_len;
     slice.n_tokens = n_tokens;
-    slice.samples = n_tokens == sequence.uncomputed();
+    slice.n_draft = n_draft;
+    slice.samples = n_tokens - n_draft == sequence.uncomputed();
     slice.forks = slice.samples && AwaitsFork(GroupOf(sequence));
     plan_.slices.push_back(slice);
     plan_.rows += n_tokens;
   }
+}
+
+// Guesses that the sequence computes in this step. Beside prompts the step is bound by arithmetic,
+// so every row costs. Guesses take free blocks only; each running sequence keeps one of each table.
+int64_t Scheduler::DraftThatFits(const Sequence& sequence) const {
+  if (sequence.draft.empty() || !shares_.empty() || sequence.uncomputed() != 1) return 0;
+  int64_t n = std::min(static_cast<int64_t>(sequence.draft.size()), DraftRoom(sequence));
+  const auto n_tables = static_cast<int64_t>(sequence.tables.size());
+  const int64_t spare = std::max<int64_t>(0, pool_.num_free() / n_tables - num_running());
+  const auto held = static_cast<int64_t>(sequence.blocks().size());
+  n = std::min(n, (held + spare) * kTokensPerBlock - sequence.computed_len - 1);
+  return std::max<int64_t>(0, n);
 }
 
 // The first in line with at most `longest` tokens to compute. Within a class, sequences of requests

@@ -58,7 +58,13 @@ struct Sequence {
   // instead of computing them again: until leader->computed_len >= shared_len.
   Sequence* leader = nullptr;
   int64_t shared_len = 0;
-  bool looked_up = false;  // cache statistics count a sequence once
+  // A guess of the tokens after `tokens` (Scheduler::Propose).
+  std::vector<TokenId> draft = {};
+  int64_t n_draft_computed = 0;  // first tokens of the draft that have keys and values
+  int64_t n_draft_accepted = 0;  // first tokens of the draft that Append confirmed
+  int64_t draft_tokens = 0;      // guesses that were computed, in all steps
+  int64_t accepted_tokens = 0;   // of those, confirmed
+  bool looked_up = false;        // cache statistics count a sequence once
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
   int64_t uncomputed() const { return length() - computed_len; }

@@ -57,6 +57,7 @@ engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   options.max_seqs = config.max_seqs;
   options.max_queue = config.max_queue;
   options.prefill_chunk_tokens = config.prefill_chunk;
+  if (config.speculate == "lookup") options.draft_rows = engine::kDraftRows;
   options.idle_release = Milliseconds(config.idle_release);
   return options;
 }

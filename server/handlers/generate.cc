@@ -63,6 +63,12 @@ engine::GenerationRequest MakeGenerationRequest(const ServedModel& model,
   if (fields.prompt_logprobs) request.prompt_logprobs = static_cast<int>(*fields.prompt_logprobs);
   request.skip_special_tokens = fields.skip_special_tokens;
   request.priority = fields.priority;
+  if (!fields.prediction.empty()) {
+    request.prediction =
+        model.loaded().tokenizer->Encode(fields.prediction, engine::SpecialTokens::kPlainText);
+    const auto most = static_cast<size_t>(std::max<int64_t>(0, request.stop.max_new_tokens));
+    if (request.prediction.size() > most) request.prediction.resize(most);
+  }
   return request;
 }
 

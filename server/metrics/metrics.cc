@@ -101,6 +101,8 @@ struct Totals {
     stats.prefix_query_tokens_total += more.prefix_query_tokens_total;
     stats.prefix_hit_tokens_total += more.prefix_hit_tokens_total;
     stats.preemptions_total += more.preemptions_total;
+    stats.draft_tokens_total += more.draft_tokens_total;
+    stats.accepted_draft_tokens_total += more.accepted_draft_tokens_total;
     histograms.Add(other.histograms);
   }
 };
@@ -118,6 +120,10 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
           totals.stats.prefix_hit_tokens_total);
   counter("num_preemptions_total", "Sequences that lost their KV blocks and were recomputed.",
           totals.stats.preemptions_total);
+  counter("spec_decode_num_draft_tokens_total", "Guessed tokens that were computed.",
+          totals.stats.draft_tokens_total);
+  counter("spec_decode_num_accepted_tokens_total", "Guessed tokens that were right.",
+          totals.stats.accepted_draft_tokens_total);
 
   const engine::EngineHistograms& h = totals.histograms;
   const auto histogram = [&](const char* metric, const char* help, const Histogram& values) {

@@ -86,6 +86,10 @@ void AppendUsage(std::string& out, const ReplyUsage& usage) {
   AppendJsonInt(out, usage.cached_tokens);
   out += R"(},"completion_tokens_details":{"reasoning_tokens":)";
   AppendJsonInt(out, usage.reasoning_tokens);
+  out += R"(,"accepted_prediction_tokens":)";
+  AppendJsonInt(out, usage.accepted_prediction_tokens);
+  out += R"(,"rejected_prediction_tokens":)";
+  AppendJsonInt(out, usage.rejected_prediction_tokens);
   out += "}}";
 }
 

@@ -197,6 +197,8 @@ void ReplyRenderer::Handle(size_t prompt_idx, ChoiceFinished& finished) {
   BeginChoice(prompt_idx, finished.choice, choice);
   CountTokens(choice, finished.usage.completion_tokens);
   if (finished.choice == 0) usage_.cached_tokens += finished.usage.cached_tokens;
+  usage_.accepted_prediction_tokens += finished.usage.accepted_draft_tokens;
+  usage_.rejected_prediction_tokens += finished.usage.rejected_draft_tokens;
   choice.finished = finished;
   const bool was_cut = finished.reason == ChoiceFinished::Reason::kLength;
   Show(prompt_idx, finished.choice, choice, choice.reader.Finish(was_cut));

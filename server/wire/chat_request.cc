@@ -134,6 +134,7 @@ ChatRequest ParseChatRequest(const Json& body, const ModelLimits& limits) {
     ReadTemplateFields(reader, request.prompt);
   }
   ReadOutputFields(reader, request.generation);
+  ReadPrediction(reader, request.generation);
   ReadFieldsWithoutEffect(reader, GenerationRoute::kChat);
   request.ignored = reader.unknown();
   return request;

@@ -98,6 +98,7 @@ CompletionRequest ParseCompletionRequest(const Json& body, const ModelLimits& li
   }
   request.plain_prompt = ReadPlainPromptOptions(reader);
   ReadOutputFields(reader, request.generation);
+  ReadPrediction(reader, request.generation);
   ReadFieldsWithoutEffect(reader, GenerationRoute::kCompletions);
   request.ignored = reader.unknown();
   return request;

@@ -154,6 +154,33 @@ void ReadOutputFields(FieldReader& reader, GenerationFields& fields) {
   fields.priority = ReadPriority(reader);
 }
 
+void ReadPrediction(FieldReader& reader, GenerationFields& fields) {
+  const Json* prediction = reader.Object("prediction");
+  if (prediction == nullptr) return;
+  FieldReader members(*prediction, "prediction");
+  if (members.RequiredString("type") != "content") {
+    throw BadValue("prediction.type", "prediction.type must be \"content\"");
+  }
+  const auto refuse = [] {
+    return BadValue("prediction.content",
+                    "prediction.content must be a string or an array of {\"type\": \"text\"} parts");
+  };
+  const Json* content = members.Any("content");
+  if (content == nullptr) throw refuse();
+  if (content->is_string()) {
+    fields.prediction = content->get<std::string>();
+    return;
+  }
+  if (!content->is_array()) throw refuse();
+  for (const Json& part : *content) {
+    if (!part.is_object() || !part.contains("text") || !part["text"].is_string() ||
+        part.value("type", Json()) != "text") {
+      throw refuse();
+    }
+    fields.prediction += part["text"].get_ref<const std::string&>();
+  }
+}
+
 int ReadPriority(FieldReader& reader) {
   const int64_t priority =
       reader
@@ -172,7 +199,7 @@ PlainPromptOptions ReadPlainPromptOptions(FieldReader& reader) {
 
 void ReadFieldsWithoutEffect(FieldReader& reader, GenerationRoute route) {
   reader.Accept({"metadata", "store", "user", "safety_identifier", "service_tier", "verbosity",
-                 "prediction", "prompt_cache_key", "prompt_cache_retention"});
+                 "prompt_cache_key", "prompt_cache_retention"});
   RefuseUnservedFields(reader, route);
   if (const Json* modalities = reader.Any("modalities")) {
     if (*modalities != Json::array({"text"})) {

@@ -42,6 +42,7 @@ struct GenerationFields {
   bool return_token_ids = false;
   bool return_tokens_as_token_ids = false;
   int priority = 0;
+  std::string prediction;  // a guess of the answer's text; empty: none
 };
 
 // How a plain prompt becomes tokens.
@@ -62,6 +63,8 @@ void ReadPromptLogprobs(FieldReader& reader, GenerationFields& fields);
 void ReadStreamFields(FieldReader& reader, GenerationFields& fields);
 // From `skip_special_tokens` to `priority`.
 void ReadOutputFields(FieldReader& reader, GenerationFields& fields);
+// OpenAI's `prediction` of {"type": "content"}: its text.
+void ReadPrediction(FieldReader& reader, GenerationFields& fields);
 // `priority`: any integer; clamped to 32 bits. 0 if absent.
 int ReadPriority(FieldReader& reader);
 PlainPromptOptions ReadPlainPromptOptions(FieldReader& reader);

@@ -722,7 +722,9 @@ class Answers(ApiCase):
         self.assertEqual(usage["completion_tokens"], 16)
         self.assertEqual(usage["total_tokens"], usage["prompt_tokens"] + 16)
         self.assertLess(usage["prompt_tokens_details"]["cached_tokens"], usage["prompt_tokens"])
-        self.assertEqual(usage["completion_tokens_details"], {"reasoning_tokens": 0})
+        self.assertEqual(usage["completion_tokens_details"],
+                         {"reasoning_tokens": 0, "accepted_prediction_tokens": 0,
+                          "rejected_prediction_tokens": 0})
 
     def test_shape_of_a_completion_answer(self):
         answer = self.post(COMPLETIONS, completion(prompt=["One", "Two"], n=2, logprobs=2))
