@@ -39,6 +39,7 @@ std::vector<GenerationRequest> RepeatingRequests() {
     if (i == 4) request.n = 3;
     if (i == 5) request.stop.strings = {"e", " t"};
     if (i == 6) request.prompt_logprobs = 2;
+    if (i == 7) request.sampling.logit_bias = {{40, 100.0f}};  // its text repeats
     request.top_logprobs = i % 3 - 1;
     requests.push_back(std::move(request));
   }
@@ -100,7 +101,7 @@ TEST_P(S2Speculation, DraftsChangeNoBit) {
   const std::vector<Answer> alone = AnswersAlone(requests);
   options_.draft_rows = 16;
   const EngineStats looked_up = ExpectSame(requests, alone, false);
-  EXPECT_EQ(looked_up.draft_tokens_total > 0, !HasState());
+  EXPECT_EQ(looked_up.accepted_draft_tokens_total > 0, !HasState());
 
   // Every second prediction is right, the others leave the answer half way.
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -110,7 +111,7 @@ TEST_P(S2Speculation, DraftsChangeNoBit) {
   }
   const EngineStats predicted = ExpectSame(requests, alone, false);
   if (!HasState()) {
-    EXPECT_GT(predicted.accepted_draft_tokens_total, looked_up.accepted_draft_tokens_total);
+    EXPECT_GT(predicted.accepted_draft_tokens_total, 50);
     EXPECT_LT(predicted.accepted_draft_tokens_total, predicted.draft_tokens_total);
     // Drafted rows replace steps.
     EXPECT_LT(predicted.steps_total, predicted.generation_tokens_total);
