@@ -143,6 +143,7 @@ TEST_P(S2ConstrainedSpeculation, GrammarsAcceptDraftsTokenByToken) {
                    : JsonObjectGrammar({.is_compact = true}));
     requests[i].stop.ignore_end_tokens = false;
     requests[i].stop.strings.clear();
+    requests[i].sampling.logit_bias.clear();
   }
   const std::vector<Answer> alone = AnswersAlone(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
