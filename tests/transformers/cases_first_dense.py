@@ -121,4 +121,11 @@ REFUSALS = {
     ("gguf", "gemma-2, 5:1 heads of 10"): "'query_pre_attn_scalar' other than 10",
     ("gguf", "gemma-2, 2:2 heads of 36"): "no 'final_logit_softcapping'",
     ("gguf", "gemma-3 text, 2:1 heads of 36"): "'query_pre_attn_scalar' other than 36",
+    ("gguf", "gpt-2, 7 heads of 8"): "an activation other than gelu_tanh",
+    ("gguf", "gpt-2, 2 heads of 40"): "'scale_attn_weights': false",
+    ("gguf", "ministral-3, queries grow"): "'llama_4_scaling_beta' without",
+    ("gguf", "ministral-3, window 17"): "a sliding window",
+    ("gguf", "ministral-3, 5:1 heads of 14"): "a sliding window",
+    ("gguf", "ministral-3, 9:3 heads of 10"): "'llama_4_scaling_beta' without",
+    ("gguf", "llama-4, "): "chunks other than 8192 positions",
 }

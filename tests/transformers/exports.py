@@ -42,7 +42,7 @@ REFUSALS = {
 }
 BLOCK = 32  # numbers
 # Models whose experts transformers stacks; native-params has them one by one.
-STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "qwen3_5_moe_text", "qwen3_vl_moe")
+STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "qwen3_5_moe_text", "qwen3_vl_moe", "llama4", "llama4_text")
 # Models whose norms GGUF stores plus 1.
 STORED_PLUS_1 = ("gemma", "gemma2", "gemma3_text", "nemotron")
 CHAINS.update({f"gguf {kind}, hf": [["--to", "gguf", "--dtype", kind], ["--to", "hf", "--dtype", "f32"]]
@@ -106,7 +106,9 @@ def layout(folder):
     found = {}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as tensors:
-            found.update((name, tuple(tensors.get_slice(name).get_shape())) for name in tensors.keys())
+            # Published GPT-2 has the names of the model without a head; transformers reads both.
+            found.update((name.removeprefix("transformer."), tuple(tensors.get_slice(name).get_shape()))
+                         for name in tensors.keys())
     return found
 
 
