@@ -87,6 +87,27 @@ TEST(HostileConfigs, EveryValueOfEveryFamilyIsRefusedOrHarmless) {
   }
 }
 
+// YaRN divides by the logarithm of theta. gpt-oss has YaRN where its file names no scaling.
+TEST(HostileConfigs, YarnWithoutABaseIsRefusedByTheta) {
+  const HostileJson yarn = {
+      {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 64}};
+  for (const char* name : {"llama", "qwen3", "gpt_oss", "deepseek_v3"}) {
+    HostileJson damaged = TinyJson(FindFamilyByName(name));
+    damaged.erase("rope_parameters");
+    damaged["rope_theta"] = 1;
+    damaged["rope_scaling"] = yarn;
+    const std::string refusal = RefusalBy(FindFamilyByName(name), damaged);
+    EXPECT_NE(refusal.find("'rope_theta'"), std::string::npos) << name << ": " << refusal;
+    damaged["rope_theta"] = 1.0000000000000002;
+    EXPECT_EQ(RefusalBy(FindFamilyByName(name), damaged), "") << name;
+  }
+  HostileJson absent = TinyJson(FindFamilyByName("gpt_oss"));
+  absent.erase("rope_parameters");
+  absent.update({{"rope_theta", 1}, {"rope_scaling", nullptr}});
+  const std::string refusal = RefusalBy(FindFamilyByName("gpt_oss"), absent);
+  EXPECT_NE(refusal.find("'rope_theta'"), std::string::npos) << refusal;
+}
+
 // An object where a number belongs cannot be a default.
 TEST(HostileConfigs, AnObjectInPlaceOfAnyNumberIsRefusedByItsKey) {
   for (const FamilySpec* family : Families()) {
