@@ -95,8 +95,12 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
     json["rope_local_base_freq"] = Shortest(*theta);
   }
   ReadGgufWindows(metadata, json);
-  ListFullLayersWithoutWindow(json);
   if (json.contains("layer_types")) return;
+  if (json["sliding_window"].is_null()) {
+    ListFullLayersWithoutWindow(json);
+    json["sliding_window"] = kGemmaWindow;  // of no layer
+    return;
+  }
   if (const auto every = metadata.Int("attention.sliding_window_pattern")) {
     json["sliding_window_pattern"] = *every;
   }
