@@ -160,7 +160,7 @@ void Scheduler::Advance(Sequence& sequence, int64_t n_tokens) {
   const int64_t computed_before = sequence.computed_len;
   sequence.computed_len += n_tokens;
   Publish(sequence, computed_before);
-  SlideWindows(sequence, computed_before);
+  ReleaseUnseen(sequence, computed_before);
 }
 
 // The prompt is complete: the further choices share its blocks and wait for places.

@@ -33,10 +33,11 @@ constexpr const char* kMemoryAdvice =
     "LoRA rank, or raise resources.memory_max_bytes; tandem plan prints the memory that a run "
     "needs";
 
-int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
+int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir,
+                   const ShownProgress* shown) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
   engine::RemoveStaleTemporaries(dir);  // left by a killed run
-  const OpenJob job(dir);
+  const OpenJob job(dir, shown);
 
   const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
   if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
@@ -61,7 +62,7 @@ int TrainSpecFile(const TrainFlags& flags) {
   FindSpecPaths(spec);
   MakeDirectories(spec.run_dir());
   const UniqueFd lock = LockRunDirectory(spec.run_dir());
-  return RunInDirectory(spec, spec.run_dir());
+  return RunInDirectory(spec, spec.run_dir(), &shown);
 }
 
 int TrainJob(const TrainFlags& flags) {
@@ -71,7 +72,7 @@ int TrainJob(const TrainFlags& flags) {
     training::TrainSpec spec =
         training::LoadTrainSpec(fs::exists(json) ? json : dir / "spec.yaml", flags.overrides);
     spec.resources.lower_priority = true;
-    return RunInDirectory(spec, dir);
+    return RunInDirectory(spec, dir, nullptr);
   });
 }
 

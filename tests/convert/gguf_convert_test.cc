@@ -259,6 +259,23 @@ TEST_F(GgufConvertTest, WhatWasLostIsToldOfEveryTensor) {
   EXPECT_LT(rms_of["q4_0"], 0.15);
 }
 
+// The class of Gemma 3 in transformers has windows by default, and needs a length even without one.
+TEST_F(GgufConvertTest, AModelWithoutWindowsListsItsFullLayers) {
+  const fs::path model = dir_ / "full";
+  fs::copy(tests::LoadGolden("gemma3-text-tiny").dir, model);
+  auto config = nlohmann::json::parse(std::ifstream(model / "config.json"));
+  const std::vector<std::string> types(config["num_hidden_layers"].get<size_t>(), "full_attention");
+  config["layer_types"] = types;
+  std::ofstream(model / "config.json") << config;
+  Run(model, dir_ / "full.gguf", "gguf", "f32");
+  Run(dir_ / "full.gguf", dir_ / "back", "hf", "");
+
+  const auto back = nlohmann::json::parse(std::ifstream(dir_ / "back" / "config.json"));
+
+  EXPECT_GT(back["sliding_window"], 0);
+  EXPECT_EQ(back["layer_types"], nlohmann::json(types));
+}
+
 TEST_F(GgufConvertTest, AnAdapterIsMergedIntoOneFile) {
   const Golden golden = tests::LoadGolden("gemma2-tiny/lora");
   const ConvertResult result =

@@ -91,6 +91,9 @@ CASES = {
     "llama-4, full layers with rope, biases": lambda: llama4(
         layer_types=["full_attention", "chunked_attention", "full_attention", "chunked_attention"],
         no_rope_layers=[1, 0, 0, 1], attention_bias=True, attn_temperature_tuning=False),
+    "llama-4, seven layers, 5:1 heads of 14, chunks of 48": lambda: llama4(
+        hidden_size=70, num_hidden_layers=7, num_attention_heads=5, num_key_value_heads=1, head_dim=14,
+        num_local_experts=9, attention_chunk_size=48),
     "llama-4 with eyes": lambda: tf.Llama4Config(
         text_config=llama4().to_dict(),
         vision_config={"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,

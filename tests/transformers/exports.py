@@ -11,6 +11,7 @@ import tempfile
 
 import torch
 import transformers as tf
+from safetensors import safe_open
 from transformers.utils import logging
 
 import cases
@@ -41,7 +42,7 @@ REFUSALS = {
 }
 BLOCK = 32  # numbers
 # Models whose experts transformers stacks; native-params has them one by one.
-STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "qwen3_5_moe_text", "qwen3_vl_moe")
+STACKED = ("gpt_oss", "granitemoe", "granitemoehybrid", "qwen3_5_moe_text", "qwen3_vl_moe", "llama4", "llama4_text")
 # Models whose norms GGUF stores plus 1.
 STORED_PLUS_1 = ("gemma", "gemma2", "gemma3_text", "nemotron")
 CHAINS.update({f"gguf {kind}, hf": [["--to", "gguf", "--dtype", kind], ["--to", "hf", "--dtype", "f32"]]
@@ -100,6 +101,25 @@ def rounded(model, gguf_type):
     return state
 
 
+def layout(folder):
+    """{name: shape} of all tensors of a directory."""
+    found = {}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as tensors:
+            # Published GPT-2 has the names of the model without a head; transformers reads both.
+            found.update((name.removeprefix("transformer."), tuple(tensors.get_slice(name).get_shape()))
+                         for name in tensors.keys())
+    return found
+
+
+def expect_layout(expected, found):
+    """Raises Refused for another name or shape. transformers also reads forms that it does not write."""
+    for what, left, right in (("lacks", expected, found), ("also has", found, expected)):
+        other = sorted(name for name in left if left[name] != right.get(name))
+        if other:
+            raise Refused(f"{what} {[(name, left[name]) for name in other[:3]]}, {len(other)} in all")
+
+
 def logits(folder, prompts, kind):
     """The logits of transformers, which must load every weight of the directory and no other."""
     model, report = kind.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
@@ -132,7 +152,7 @@ def main():
             vocab_size = (config.get("text_config") or config)["vocab_size"]
             rng = random.Random(seed)
             prompts = [[rng.randrange(10, vocab_size) for _ in range(PROMPT_TOKENS)] for _ in range(2)]
-            original = logits(source, prompts, kind)
+            original, tensors = logits(source, prompts, kind), layout(source)
             for chain_name, chain in CHAINS.items():
                 if "maxtext" in chain_name and config["model_type"] not in MAXTEXT:
                     continue
@@ -152,7 +172,10 @@ def main():
                 steps = folder / chain_name.replace(", ", "-").replace(" ", "-")
                 steps.mkdir()
                 try:
-                    found = logits(convert(binary, source, steps, chain), prompts, kind)
+                    exported = convert(binary, source, steps, chain)
+                    found = logits(exported, prompts, kind)
+                    if chain[-1][1] == "hf":
+                        expect_layout(tensors, layout(exported))
                     good = all(torch.allclose(a, b, rtol=0, atol=2e-6) for a, b in zip(expected, found))
                     print(f"{'ok' if good else 'DIFFERS':8} {name}: {chain_name}", flush=True)
                 except Refused as fault:

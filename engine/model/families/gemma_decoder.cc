@@ -79,7 +79,7 @@ void ParseGemmaRopes(const Json& json, ModelConfig& c, const std::string& source
   }
   SetRope(ParseRopeObject((*parameters)["full_attention"], "full_attention", kGlobalTheta,
                           c.max_context_len, source),
-          c);
+          c, source);
   c.local_rope_theta = kLocalTheta;
   if (!parameters->contains("sliding_attention")) return;
   const RopeConfig sliding =

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -90,6 +91,12 @@ void ReadGgufWindows(const GgufMetadata& metadata, Json& json) {
     types.push_back(windowed != 0 ? "sliding_attention" : "full_attention");
   }
   json["layer_types"] = std::move(types);
+}
+
+void ListFullLayersWithoutWindow(Json& json) {
+  const int64_t n_layers = json["num_hidden_layers"].get<int64_t>();
+  if (!json["sliding_window"].is_null() || n_layers <= 0 || n_layers > kMaxLayers) return;
+  json["layer_types"] = std::vector<std::string>(static_cast<size_t>(n_layers), "full_attention");
 }
 
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,

@@ -28,6 +28,9 @@ void ReadGgufDecoder(const GgufMetadata& metadata, nlohmann::ordered_json& json,
                      const GgufDecoderForm& form = {});
 // Adds `sliding_window` and, where the file has them by layer, `layer_types`.
 void ReadGgufWindows(const GgufMetadata& metadata, nlohmann::ordered_json& json);
+// Adds `layer_types` where there is no window. For classes of transformers whose default types have
+// one. REQUIRES: ReadGgufDecoder, ReadGgufWindows.
+void ListFullLayersWithoutWindow(nlohmann::ordered_json& json);
 // Adds `field`, or null for a number that is not above 0. Adds nothing when the key is absent.
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
                  nlohmann::ordered_json& json);

@@ -246,7 +246,7 @@ void ParseGemmaAttention(const Json& json, const GemmaDefaults& defaults, ModelC
   };
   config.attention.soft_cap = cap("attn_logit_softcapping", defaults.attention_cap);
   config.logit_cap = cap("final_logit_softcapping", defaults.logit_cap);
-  config.attention.window = ParseWindow(json, 4096, source);
+  config.attention.window = ParseWindow(json, kGemmaWindow, source);
   ParseLayerTypes(json, defaults.windowed, config, source);
   if (JsonBoolOr(json, "use_bidirectional_attention", false, source)) {
     ThrowUnsupported(source, "'use_bidirectional_attention': true");
@@ -263,8 +263,9 @@ void WriteGemmaAttention(const ModelConfig& config, Json& json) {
       scalar == std::floor(scalar) ? Json(static_cast<int64_t>(scalar)) : Json(scalar);
   json["attn_logit_softcapping"] = cap(config.attention.soft_cap);
   json["final_logit_softcapping"] = cap(config.logit_cap);
+  // transformers' classes build a mask of the window even where no layer uses it.
   const int64_t window = config.attention.window;
-  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["sliding_window"] = window > 0 ? window : kGemmaWindow;
   json["layer_types"] = LayerTypesToJson(config);
 }
 

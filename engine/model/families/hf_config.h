@@ -75,6 +75,8 @@ nlohmann::ordered_json LayerTypesToJson(const ModelConfig& config);
 void ParseQwenWindows(const nlohmann::ordered_json& json, ModelConfig& config,
                       const std::string& source);
 void WriteQwenWindows(const ModelConfig& config, nlohmann::ordered_json& json);
+// Gemma's window where no field states one.
+inline constexpr int64_t kGemmaWindow = 4096;
 // Attention keys of Gemma 2 and 3: `query_pre_attn_scalar`, the soft caps, windows by layer.
 struct GemmaDefaults {
   float attention_cap = 0;

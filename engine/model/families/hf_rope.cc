@@ -217,10 +217,14 @@ void SlowAsLlama3(const RopeScaling& scaling, std::vector<double>& frequencies) 
 
 }  // namespace
 
-void SetRope(const RopeConfig& rope, ModelConfig& config) {
+void SetRope(const RopeConfig& rope, ModelConfig& config, const std::string& source) {
   config.rope_theta = rope.theta;
   config.rope_scaling = rope.scaling;
   if (rope.scaling.kind != RopeKind::kYarn) return;
+  if (rope.theta <= 1) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": field 'rope_theta' must be greater than 1 with 'rope_type' 'yarn'");
+  }
   const double stretched =
       static_cast<double>(rope.scaling.original_max_positions) * rope.scaling.factor;
   config.max_context_len =
@@ -263,7 +267,7 @@ void ParseRope(const Json& json, const RopeRules& rules, ModelConfig& config,
     break;
   }
   SetRotaryDim(factor, config, source);
-  SetRope(rope, config);
+  SetRope(rope, config, source);
   CheckFactors(config, source);
 }
 

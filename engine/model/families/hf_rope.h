@@ -34,8 +34,9 @@ RopeConfig ParseRopeObject(const nlohmann::ordered_json& object, const char* nam
                            double default_theta, int64_t max_context_len,
                            const std::string& source);
 // Sets theta, scaling and the maximum context. YaRN multiplies the original context even where the
-// file still states the old length.
-void SetRope(const RopeConfig& rope, ModelConfig& config);
+// file still states the old length. Throws kDataLoss naming `source` and 'rope_theta' for YaRN with
+// theta 1, because no dimension turns more slowly than the first then.
+void SetRope(const RopeConfig& rope, ModelConfig& config, const std::string& source);
 nlohmann::ordered_json RopeScalingToJson(const RopeScaling& scaling);
 // The `partial_rotary_factor` from which transformers computes rotary_dim (0: all of head_dim).
 double RotaryFactor(int64_t rotary_dim, int64_t head_dim);

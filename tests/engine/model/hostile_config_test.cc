@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "bench/models/random_model.h"
@@ -85,6 +87,27 @@ TEST(HostileConfigs, EveryValueOfEveryFamilyIsRefusedOrHarmless) {
   }
 }
 
+// YaRN divides by the logarithm of theta. gpt-oss has YaRN where its file names no scaling.
+TEST(HostileConfigs, YarnWithoutABaseIsRefusedByTheta) {
+  const HostileJson yarn = {
+      {"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 64}};
+  for (const char* name : {"llama", "qwen3", "gpt_oss", "deepseek_v3"}) {
+    HostileJson damaged = TinyJson(FindFamilyByName(name));
+    damaged.erase("rope_parameters");
+    damaged["rope_theta"] = 1;
+    damaged["rope_scaling"] = yarn;
+    const std::string refusal = RefusalBy(FindFamilyByName(name), damaged);
+    EXPECT_NE(refusal.find("'rope_theta'"), std::string::npos) << name << ": " << refusal;
+    damaged["rope_theta"] = 1.0000000000000002;
+    EXPECT_EQ(RefusalBy(FindFamilyByName(name), damaged), "") << name;
+  }
+  HostileJson absent = TinyJson(FindFamilyByName("gpt_oss"));
+  absent.erase("rope_parameters");
+  absent.update({{"rope_theta", 1}, {"rope_scaling", nullptr}});
+  const std::string refusal = RefusalBy(FindFamilyByName("gpt_oss"), absent);
+  EXPECT_NE(refusal.find("'rope_theta'"), std::string::npos) << refusal;
+}
+
 // An object where a number belongs cannot be a default.
 TEST(HostileConfigs, AnObjectInPlaceOfAnyNumberIsRefusedByItsKey) {
   for (const FamilySpec* family : Families()) {
@@ -117,8 +140,7 @@ TEST(HostileConfigs, ListsByLayerOfAnotherLengthOrWithUnknownNamesAreRefusedByTh
       unknown[key].back() = "no_such_layer";
       for (const HostileJson& damaged : {longer, unknown}) {
         const std::string refusal = RefusalBy(*family, damaged);
-        EXPECT_TRUE(refusal.find(key) != std::string::npos ||
-                    refusal.find("no_such_layer") != std::string::npos)
+        EXPECT_NE(refusal.find(key), std::string::npos)
             << family->name << " " << key << ": " << refusal;
       }
       HostileJson shorter = tiny;
@@ -127,6 +149,59 @@ TEST(HostileConfigs, ListsByLayerOfAnotherLengthOrWithUnknownNamesAreRefusedByTh
     }
   }
   EXPECT_GE(lists, 15);
+}
+
+TEST(HostileConfigs, AListOfLayersCannotNameALayerThatDoesNotExist) {
+  const std::vector<std::pair<const char*, const char*>> lists = {
+      {"bamba", "attn_layer_indices"}, {"lfm2", "full_attn_idxs"}, {"llama4", "moe_layers"}};
+  for (const auto& [name, key] : lists) {
+    const FamilySpec& family = FindFamilyByName(name);
+    for (const int64_t layer : {bench::TinyModelConfig(name).n_layers, int64_t{-1}}) {
+      HostileJson damaged = TinyJson(family);
+      damaged.erase("layer_types");
+      damaged[key] = {0, layer};
+      EXPECT_NE(RefusalBy(family, damaged).find(key), std::string::npos)
+          << name << ": " << RefusalBy(family, damaged);
+    }
+  }
+}
+
+TEST(HostileConfigs, FieldsThatContradictEachOtherAreNamedTogether) {
+  const auto expect = [](const char* name, const HostileJson& changes,
+                         const std::vector<std::string>& parts) {
+    const FamilySpec& family = FindFamilyByName(name);
+    HostileJson damaged = TinyJson(family);
+    damaged.update(changes);
+    const std::string refusal = RefusalBy(family, damaged);
+    for (const std::string& part : parts) {
+      EXPECT_NE(refusal.find(part), std::string::npos) << name << ": " << refusal;
+    }
+  };
+  const HostileJson blocks = {"linear_attention", "moe", "full_attention", "mlp"};
+  HostileJson agree = TinyJson(FindFamilyByName("nemotron_h"));
+  agree.update({{"layers_block_type", blocks}, {"hybrid_override_pattern", "ME*-"}});
+  EXPECT_EQ(RefusalBy(FindFamilyByName("nemotron_h"), agree), "");
+  expect("nemotron_h", {{"layers_block_type", blocks}, {"hybrid_override_pattern", "ME-*"}},
+         {"'layers_block_type'", "'hybrid_override_pattern'"});
+  expect("nemotron_h", {{"layers_block_type", blocks}, {"layer_types", {"mlp"}}},
+         {"'layers_block_type'", "'layer_types'"});
+  expect("nemotron_h", {{"layers_block_type", blocks}, {"num_hidden_layers", 5}},
+         {"'num_hidden_layers'", "'layers_block_type'"});
+  const HostileJson types = TinyJson(FindFamilyByName("lfm2"))["layer_types"];
+  const auto attends = std::find(types.begin(), types.end(), "full_attention") - types.begin();
+  const auto other = attends == 0 ? 1 : 0;
+  expect("lfm2", {{"full_attn_idxs", {other}}},
+         {"'layer_types'", "'full_attn_idxs'",
+          "layer " + std::to_string(std::min(attends, decltype(attends){other}))});
+  int windowed = 0;
+  for (const FamilySpec* family : Families()) {
+    const HostileJson tiny = TinyJson(*family);
+    if (!tiny.contains("layer_types") || !tiny.contains("sliding_window")) continue;
+    if (tiny["layer_types"].dump().find("sliding_attention") == std::string::npos) continue;
+    ++windowed;
+    expect(family->name.data(), {{"sliding_window", nullptr}}, {"sliding_window"});
+  }
+  EXPECT_GE(windowed, 5);
 }
 
 TEST(HostileConfigs, ARouterCannotChooseMoreExpertsThanThereAre) {

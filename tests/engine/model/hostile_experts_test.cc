@@ -9,6 +9,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/models/random_model.h"
@@ -62,11 +63,14 @@ class HostileExperts : public ::testing::Test {
   }
 
   // The message with which the model is refused; empty if it is accepted.
-  std::string Refusal(const char* family, const Tensors& tensors, ErrorCode code) {
+  std::string Refusal(const char* family, const Tensors& tensors, ErrorCode code,
+                      const nlohmann::ordered_json& more = nlohmann::ordered_json::object()) {
     const fs::path model = dir_.path() / std::to_string(n_models_++);
     fs::create_directory(model);
     const FamilySpec& spec = FindFamilyByName(family);
-    std::ofstream(model / "config.json") << spec.write_config(bench::TinyModelConfig(family));
+    nlohmann::ordered_json config = spec.write_config(bench::TinyModelConfig(family));
+    config.update(more);
+    std::ofstream(model / "config.json") << config;
     WriteSafetensors(model / "model.safetensors", tensors, {{"format", "pt"}});
     const auto error = ErrorOf([&] { OutlineModel(ModelDir::Open(model), {}); });
     if (!error) return "";
@@ -136,6 +140,85 @@ TEST_F(HostileExperts, FP8WithoutScalesIsRefusedByTensor) {
   Named(tensors, kExpert7).view.dtype = DType::kF8E4M3;
   const std::string refusal = Refusal("qwen3_moe", tensors, ErrorCode::kUnsupported);
   EXPECT_NE(refusal.find(kExpert7), std::string::npos) << refusal;
+}
+
+// A router with a row for an expert that does not exist, or without one for an expert that does.
+TEST_F(HostileExperts, ARouterOfAnotherNumberOfExpertsIsNamed) {
+  const struct {
+    const char* family;
+    const char* tensor;
+  } routers[] = {{"qwen3_moe", "model.layers.1.mlp.gate.weight"},
+                 {"mixtral", "model.layers.1.block_sparse_moe.gate.weight"},
+                 {"deepseek_v3", "model.layers.1.mlp.gate.e_score_correction_bias"},
+                 {"gpt_oss", "model.layers.1.mlp.router.bias"}};
+  for (const auto& [family, name] : routers) {
+    const bool stacked = std::string_view(family) == "gpt_oss";
+    for (const int64_t more : {1, -1}) {
+      Tensors tensors = TensorsOf(family, stacked);
+      NamedTensor& router = Named(tensors, name);
+      const std::string expected = ShapeText(router.view.shape);
+      router.view.shape[0] += more;
+
+      const std::string refusal = Refusal(family, tensors, ErrorCode::kDataLoss);
+
+      EXPECT_NE(refusal.find(std::string("'") + name + "'"), std::string::npos) << refusal;
+      EXPECT_NE(refusal.find(ShapeText(router.view.shape)), std::string::npos) << refusal;
+      EXPECT_NE(refusal.find(expected), std::string::npos) << refusal;
+    }
+  }
+}
+
+TEST_F(HostileExperts, AMissingRouterAndAMissingStackAreNamed) {
+  for (const std::string name :
+       {"model.layers.1.mlp.router.weight", "model.layers.1.mlp.experts.gate_up_proj"}) {
+    Tensors tensors = TensorsOf("gpt_oss", true);
+    std::erase_if(tensors, [&](const NamedTensor& t) { return t.name == name; });
+    const std::string refusal = Refusal("gpt_oss", tensors, ErrorCode::kDataLoss);
+    EXPECT_NE(refusal.find("model.layers.1.mlp."), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("is missing"), std::string::npos) << refusal;
+  }
+}
+
+// Experts of FP8 have scales of blocks: a row too many, a column too few, an axis too few, one for
+// each input, none.
+TEST_F(HostileExperts, FP8ScalesOfOneExpertOfAWrongShapeAreNamedWithTheField) {
+  const nlohmann::ordered_json config = {
+      {"quantization_config", {{"quant_method", "fp8"}, {"weight_block_size", {16, 16}}}}};
+  const auto scale_of = [](const std::string& weight) { return weight + "_scale_inv"; };
+  const auto quantised = [&] {
+    Tensors tensors;
+    for (NamedTensor& tensor : TensorsOf("qwen3_moe", false)) {
+      if (tensor.name.find(".experts.") != std::string::npos) {
+        const std::vector<int64_t>& shape = tensor.view.shape;
+        tensors.push_back(
+            {scale_of(tensor.name),
+             {zeros_.data(), DType::kF32, {(shape[0] + 15) / 16, (shape[1] + 15) / 16}}});
+        tensor.view.dtype = DType::kF8E4M3;
+      }
+      tensors.push_back(std::move(tensor));
+    }
+    return tensors;
+  };
+  ASSERT_EQ(Refusal("qwen3_moe", quantised(), ErrorCode::kInternal, config), "");
+  const std::vector<std::function<void(std::vector<int64_t>&)>> changes = {
+      [](auto& shape) { ++shape[0]; }, [](auto& shape) { --shape[1]; },
+      [](auto& shape) { shape.pop_back(); }, [](auto& shape) { shape = {48}; }};
+  for (const auto& change : changes) {
+    Tensors tensors = quantised();
+    NamedTensor& scale = Named(tensors, scale_of(kExpert7));
+    change(scale.view.shape);
+
+    const std::string refusal = Refusal("qwen3_moe", tensors, ErrorCode::kDataLoss, config);
+
+    EXPECT_NE(refusal.find("'" + scale_of(kExpert7) + "'"), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find(ShapeText(scale.view.shape)), std::string::npos) << refusal;
+    EXPECT_NE(refusal.find("'weight_block_size'"), std::string::npos) << refusal;
+  }
+  Tensors without = quantised();
+  std::erase_if(without, [&](const NamedTensor& t) { return t.name == scale_of(kExpert7); });
+  const std::string refusal = Refusal("qwen3_moe", without, ErrorCode::kDataLoss, config);
+  EXPECT_NE(refusal.find(std::string(kExpert7) + "_scale' is missing"), std::string::npos)
+      << refusal;
 }
 
 // An expert more or less, fewer or more inputs and outputs, an axis less or more.

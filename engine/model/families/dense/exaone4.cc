@@ -107,11 +107,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
   json.erase("attention_bias");
   ReadGgufWindows(metadata, json);
-  const int64_t n_layers = json["num_hidden_layers"].get<int64_t>();
-  // Without a window, the class needs the list.
-  if (json["sliding_window"].is_null() && n_layers > 0 && n_layers <= kMaxLayers) {
-    json["layer_types"] = std::vector<std::string>(static_cast<size_t>(n_layers), "full_attention");
-  }
+  ListFullLayersWithoutWindow(json);
   json["hidden_act"] = "silu";
 }
 

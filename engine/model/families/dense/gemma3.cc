@@ -94,16 +94,14 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   if (const auto theta = metadata.Number("rope.freq_base_swa")) {
     json["rope_local_base_freq"] = Shortest(*theta);
   }
-  const int64_t window = metadata.Int("attention.sliding_window").value_or(0);
-  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
-  constexpr std::string_view kPatternKey = "attention.sliding_window_pattern";
-  if (const auto by_layer = metadata.Ints(kPatternKey)) {
-    Json types = Json::array();
-    for (const int64_t windowed : *by_layer) {
-      types.push_back(windowed != 0 ? "sliding_attention" : "full_attention");
-    }
-    json["layer_types"] = std::move(types);
-  } else if (const auto every = metadata.Int(kPatternKey)) {
+  ReadGgufWindows(metadata, json);
+  if (json.contains("layer_types")) return;
+  if (json["sliding_window"].is_null()) {
+    ListFullLayersWithoutWindow(json);
+    json["sliding_window"] = kGemmaWindow;  // of no layer
+    return;
+  }
+  if (const auto every = metadata.Int("attention.sliding_window_pattern")) {
     json["sliding_window_pattern"] = *every;
   }
 }

@@ -52,7 +52,7 @@ void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
       return RopeConfig{.theta = kTheta, .scaling = {}};
     return ParseRopeObject(*object, type, kTheta, c.max_context_len, source);
   };
-  SetRope(parse("full_attention"), c);
+  SetRope(parse("full_attention"), c, source);
   const RopeConfig windowed = parse("sliding_attention");
   if (windowed.scaling.kind != RopeKind::kPlain) {
     ThrowUnsupported(source, "rope scaling of 'sliding_attention' layers");

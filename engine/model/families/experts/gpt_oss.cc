@@ -70,7 +70,7 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   c.family = "gpt_oss";
   ParseRope(json, kTheta, c, source);
   if (!IsGiven(json, "rope_parameters") && !IsGiven(json, "rope_scaling")) {
-    SetRope({.theta = c.rope_theta, .scaling = kDefaultScaling}, c);
+    SetRope({.theta = c.rope_theta, .scaling = kDefaultScaling}, c, source);
   }
   RequireNumber(json, "swiglu_limit", double{kSwigluLimit}, source);
   RequireNumber(json, "swiglu_alpha", double{kSwigluAlpha}, source);

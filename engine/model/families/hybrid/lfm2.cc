@@ -96,6 +96,13 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   ParseRecurrentLayers(
       json, kConvLayer, [&](int64_t layer) { return !attends[static_cast<size_t>(layer)]; }, c,
       source);
+  if (!json.contains("full_attn_idxs") || json["full_attn_idxs"].is_null()) return c;
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    if (attends[static_cast<size_t>(layer)] != c.IsRecurrent(layer)) continue;
+    throw Error(ErrorCode::kDataLoss, source + ": fields 'layer_types' and 'full_attn_idxs' " +
+                                          "contradict each other at layer " +
+                                          std::to_string(layer));
+  }
   return c;
 }
 

@@ -78,22 +78,22 @@ std::vector<Mixer> MixersOfPattern(const std::string& pattern, const std::string
   return mixers;
 }
 
-std::vector<Mixer> MixersOfList(const Json& list, const std::string& source) {
+std::vector<Mixer> MixersOfList(const Json& list, const std::string& field,
+                                const std::string& source) {
   if (!list.is_array()) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": field 'layers_block_type' must be a list of names");
+    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' must be a list of names");
   }
   std::vector<Mixer> mixers;
   for (const Json& element : list) {
     Json wrapped = Json::object();
-    wrapped["layers_block_type"] = element;
-    const std::string name = JsonStringOr(wrapped, "layers_block_type", "", source);
+    wrapped[field] = element;
+    const std::string name = JsonStringOr(wrapped, field.c_str(), "", source);
     std::optional<Mixer> found;
     for (const MixerName& known : kMixers) {
       if (name == known.name || name == known.older) found = known.mixer;
     }
     if (!found) {
-      ThrowUnsupported(source, "field 'layers_block_type': layer type " + Quoted(name) +
+      ThrowUnsupported(source, "field '" + field + "': layer type " + Quoted(name) +
                                    "; supported are 'linear_attention', 'full_attention', 'mlp' "
                                    "and 'moe'");
     }
@@ -102,11 +102,28 @@ std::vector<Mixer> MixersOfList(const Json& list, const std::string& source) {
   return mixers;
 }
 
+// Files may state the layers in several ways, which must agree.
 std::vector<Mixer> ParseMixers(const Json& json, const std::string& source) {
+  std::optional<std::vector<Mixer>> mixers;
+  std::string first;
+  const auto take = [&](const char* field, std::vector<Mixer> found) {
+    if (mixers && *mixers != found) {
+      throw Error(ErrorCode::kDataLoss,
+                  source + ": fields '" + first + "' and '" + field + "' contradict each other");
+    }
+    first = field;
+    mixers = std::move(found);
+  };
   for (const char* field : {"layers_block_type", "layer_types"}) {
-    if (json.contains(field) && !json[field].is_null()) return MixersOfList(json[field], source);
+    if (json.contains(field) && !json[field].is_null()) {
+      take(field, MixersOfList(json[field], field, source));
+    }
   }
-  return MixersOfPattern(JsonStringOr(json, "hybrid_override_pattern", "ME*-", source), source);
+  const char* const pattern = "hybrid_override_pattern";
+  if (json.contains(pattern) && !json[pattern].is_null()) {
+    take(pattern, MixersOfPattern(JsonStringOr(json, pattern, "", source), source));
+  }
+  return mixers ? *std::move(mixers) : MixersOfPattern("ME*-", source);
 }
 
 void SetMixers(const std::vector<Mixer>& mixers, ModelConfig& c) {

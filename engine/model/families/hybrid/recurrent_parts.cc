@@ -37,7 +37,7 @@ void ParseRecurrentLayers(const Json& json, std::string_view recurrent,
     wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
     const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
     if (type != recurrent && type != kAttentionLayer) {
-      ThrowUnsupported(source, "layer type " + Quoted(type) + "; supported are '" +
+      ThrowUnsupported(source, "layer type " + Quoted(type) + " in 'layer_types'; supported are '" +
                                    std::string(recurrent) + "' and '" + kAttentionLayer + "'");
     }
     layers.push_back(type == recurrent);
