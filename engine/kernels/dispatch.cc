@@ -11,13 +11,14 @@ namespace tandem::engine {
 namespace {
 
 struct RunnableTables {
-  std::array<const KernelTable*, 4> tables{};
+  std::array<const KernelTable*, 5> tables{};
   size_t count = 0;
 
   RunnableTables() {
     const CpuFeatures cpu = DetectCpuFeatures();
     tables[count++] = &reference::kTable;
     if (cpu.avx2) tables[count++] = &avx2::kTable;
+    if (cpu.avx_vnni) tables[count++] = &avx2::kTableVnni;
     if (cpu.avx512) tables[count++] = &avx512::kTable;
     if (cpu.avx512_bf16) {
       tables[count++] = cpu.avx512_vnni ? &avx512_bf16::kTableVnni : &avx512_bf16::kTable;

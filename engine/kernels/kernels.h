@@ -262,7 +262,7 @@ struct BlockKernels {
 };
 
 struct KernelTable {
-  std::string_view isa;  // "reference", "avx2", "avx512"
+  std::string_view isa;  // "reference", "avx2", "avxvnni", "avx512"
   std::string_view key;  // with features: "avx512+bf16+vnni"
 
   TypedKernels<float> f32;
@@ -294,8 +294,9 @@ struct KernelTable {
   }
 };
 
-// The best table for this CPU, or the table named by TANDEM_FORCE_ISA=reference|avx2|avx512. Chosen
-// at the first call. Throws kInvalidArgument when the variable names no table that runs here.
+// The best table for this CPU, or the one that TANDEM_FORCE_ISA=reference|avx2|avxvnni|avx512
+// names. Chosen at the first call. Throws kInvalidArgument when the variable names no table that
+// runs here.
 const KernelTable& Kernels();
 // Every table that this CPU can run, the best last. For tests.
 std::span<const KernelTable* const> RunnableKernelTables();

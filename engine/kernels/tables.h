@@ -11,7 +11,8 @@ extern const KernelTable kTable;
 }
 namespace avx2 {
 extern const KernelTable kTable;
-}
+extern const KernelTable kTableVnni;
+}  // namespace avx2
 namespace avx512 {
 extern const KernelTable kTable;
 extern const KernelTable kTableVnni;
@@ -21,7 +22,10 @@ extern const KernelTable kTable;
 extern const KernelTable kTableVnni;
 }  // namespace avx512_bf16
 
-// The block kernels that the AVX-512 tables choose from.
+// The block kernels of the table with AVX-VNNI, and those that the AVX-512 tables choose from.
+namespace avx_vnni {
+extern const BlockKernels kBlocks;
+}
 namespace avx512_widen {
 extern const BlockKernels kBlocks;
 }

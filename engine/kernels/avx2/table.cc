@@ -17,6 +17,7 @@ namespace {
 // clang-format off
 #include "engine/kernels/avx2/vec.inc"
 #include "engine/kernels/avx2/bytes.inc"
+#include "engine/kernels/avx2/nibbles.inc"
 #include "engine/kernels/avx2/blocks.inc"
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
@@ -32,6 +33,7 @@ namespace {
 
 constinit const BlockKernels kBlocks = MakeBlockKernels();
 constinit const KernelTable kTable = MakeTable("avx2", "avx2", kBlocks);
+constinit const KernelTable kTableVnni = MakeTable("avxvnni", "avxvnni", avx_vnni::kBlocks);
 
 }  // namespace tandem::engine::avx2
 
