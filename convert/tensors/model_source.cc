@@ -126,6 +126,10 @@ class ModelFiles final : public ModelSource {
     const StoredTensor& stored = Stored(tensor);
     std::vector<float> values(static_cast<size_t>(count * stored.row_elements()));
     engine::ReadRows(stored, first, count, values.data());
+    if (engine::HasScaleOfNoNumber(stored, values)) {
+      throw Error(ErrorCode::kDataLoss, name() + ": tensor " + Quoted(Tensor(tensor).name) +
+                                            std::string(engine::kScaleOfNoNumber));
+    }
     AppendRounded(name(), Tensor(tensor), values, bytes);
     // Keeps the file's pages from staying in memory beside the converted rows.
     if (stored.row_stride == 0) model_.LetGo(RowBytes(stored, first, count));

@@ -302,6 +302,12 @@ std::string ModelDir::TensorHash(const std::filesystem::path& memo_dir,
   // and its offset in that range.
   std::vector<WeightFile> parts;
   std::string places;
+  using Named = decltype(tensors_)::value_type;
+  std::vector<std::pair<std::span<const std::byte>, const Named*>> ranges;
+  for (const Named& named : tensors_) {
+    if (named.second.encoded_bytes.empty()) ranges.push_back({named.second.bytes(), &named});
+    for (const auto& bytes : named.second.encoded_bytes) ranges.push_back({bytes, &named});
+  }
   for (const WeightFile& file : weight_files_) {
     const std::byte* const file_end = file.bytes.data() + file.bytes.size();
     const std::byte* begin = file_end;
@@ -310,16 +316,15 @@ std::string ModelDir::TensorHash(const std::filesystem::path& memo_dir,
       return !std::less<>()(bytes.data(), file.bytes.data()) &&
              std::less<>()(bytes.data(), file_end);
     };
-    for (const auto& [name, tensor] : tensors_) {
-      const std::span<const std::byte> bytes = tensor.bytes();
+    for (const auto& [bytes, stored] : ranges) {
       if (!lies_here(bytes)) continue;
       begin = std::min(begin, bytes.data());
       end = std::max(end, bytes.data() + bytes.size());
     }
     if (begin >= end) continue;
-    for (const auto& [name, tensor] : tensors_) {
-      const std::span<const std::byte> bytes = tensor.bytes();
+    for (const auto& [bytes, stored] : ranges) {
       if (!lies_here(bytes)) continue;
+      const auto& [name, tensor] = *stored;
       places += std::to_string(name.size()) + " " + name + " " + std::to_string(parts.size()) +
                 " " + std::to_string(bytes.data() - begin) + " " + std::to_string(bytes.size()) +
                 " " + std::string(DTypeName(tensor.view.dtype));

@@ -136,7 +136,9 @@ class Packer {
     } else if (source->IsAsAsked()) {
       PackPanels(ops_, source->view, spec.layout, spec.n, spec.k, types_.dtype, section);
     } else {
-      PackStored(ops_, *source, spec, types_.dtype, BlockFormat::kNone, false, section);
+      const BlockError error =
+          PackStored(ops_, *source, spec, types_.dtype, BlockFormat::kNone, false, section);
+      if (!std::isfinite(error.squared_error)) ThrowNoNumber(spec);
     }
     dir_.LetGo(*source);
   }
@@ -159,6 +161,11 @@ class Packer {
   }
 
  private:
+  // Other formats of blocks pass numbers on that are not finite, as plain floats are.
+  [[noreturn]] void ThrowNoNumber(const WeightSpec& spec) const {
+    throw Error(ErrorCode::kDataLoss,
+                dir_.name() + ": tensor '" + spec.name + "'" + std::string(kScaleOfNoNumber));
+  }
   void PackBlocks(size_t i, const StoredTensor& source, std::byte* section) {
     const WeightSpec& spec = specs_[i];
     const BlockFormat block = types_.blocks[i];
@@ -167,6 +174,9 @@ class Packer {
         source.IsAsAsked()
             ? PackBlockPanels(ops_, source.view, spec.layout, spec.n, spec.k, block, section)
             : PackStored(ops_, source, spec, types_.dtype, block, exact, section);
+    const bool is_mxfp4 =
+        source.encoding == Encoding::kMXFP4 || source.encoding == Encoding::kMxfp4Split;
+    if (!std::isfinite(error.Relative()) && is_mxfp4 && exact) ThrowNoNumber(spec);
     if (!std::isfinite(error.Relative())) {
       throw Error(
           ErrorCode::kUnsupported,

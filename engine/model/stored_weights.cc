@@ -48,6 +48,7 @@ constexpr auto kRepackings = std::to_array<Repacking>({
     {Encoding::kPacked4, BlockFormat::kInt8, false},
     {Encoding::kPacked8, BlockFormat::kInt8, false},
     {Encoding::kNf4, BlockFormat::kInt8, false},
+    {Encoding::kJoined, BlockFormat::kInt8, false},
 });
 
 // Q8_0: a scale (f16) and 32 int8. Q4_0: a scale and sixteen bytes; low nibbles are the first
@@ -186,6 +187,9 @@ BlockError PackStored(OpsContext& ops, const StoredTensor& source, const WeightS
     ParallelRows(ops, here, columns, [&](int64_t first, int64_t count, int) {
       ReadRows(source, begin + first, count, values.data() + first * columns);
     });
+    if (HasScaleOfNoNumber(source, std::span(values).first(static_cast<size_t>(here * columns)))) {
+      total.squared_error = INFINITY;
+    }
     std::byte* to = panels + (block != BlockFormat::kNone ? PanelBytes(block, begin, k)
                                                           : PanelBytes(dtype, begin, k));
     total.Add(PackDecoded(ops, values.data(), here, k, dtype, block, to));

@@ -48,7 +48,8 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"engine/model/families/experts", {"engine/base", "engine/io", "engine/model/families"}},
     {"engine/model/families/hybrid", {"engine/base", "engine/io", "engine/model/families"}},
     // Reads files by the architectures of the families.
-    {"engine/formats/gguf", {"engine/base", "engine/formats/stored", "engine/model/families"}},
+    {"engine/formats/gguf",
+     {"engine/base", "engine/tensor", "engine/formats/stored", "engine/model/families"}},
     {"engine/sched", {"engine/base", "engine/io", "engine/kv", "engine/api"}},
     {"engine/tokenizer/normalizers",
      {"engine/base", "engine/tokenizer/files", "engine/tokenizer/text", "engine/tokenizer/models"}},

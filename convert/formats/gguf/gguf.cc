@@ -9,6 +9,7 @@
 
 #include "convert/formats/gguf/gguf_config.h"
 #include "convert/formats/gguf/gguf_tokenizer.h"
+#include "convert/formats/gguf/gguf_tolerance.h"
 #include "convert/tensors/source_config.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
@@ -64,72 +65,20 @@ void CheckWritten(const ModelSource& source, const ModelConfig& config,
   CompareTokenizers(source, *written, warnings);
 }
 
-// Largest allowed distance of a number from its source: half a quantisation step, plus the rounding
-// of the scale. Norms, which have 1 added, may differ by an f32 step at 1 or above.
-class Tolerance {
- public:
-  Tolerance(const GgufTensor& tensor, std::span<const float> source)
-      : tensor_(tensor), source_(source) {}
-
-  bool Allows(size_t i, float written) {
-    const float value = source_[i];
-    const double difference = std::abs(static_cast<double>(value) - written);
-    if (tensor_.change == engine::GgufChange::kPlus1) {
-      return difference <= 0x1p-23 * std::max(1.0f, std::abs(value));
-    }
-    switch (tensor_.info.numbers) {
-      case GgufNumbers::kF32:
-        return difference == 0;
-      case GgufNumbers::kF16:
-        return difference <= std::max(0x1p-11 * std::abs(value), 0x1p-25);
-      case GgufNumbers::kBF16:
-        return difference <= std::max(0x1p-8 * std::abs(value), 0x1p-133);
-      case GgufNumbers::kQ8_0:
-        return difference <= BlockStep(i, 127) * 0.6 + 0x1p-17;
-      case GgufNumbers::kQ4_0:
-        return difference <= BlockStep(i, 8) * 1.01 + 0x1p-21;
-    }
-    return false;
-  }
-
- private:
-  // Reordering rows keeps their blocks; a transpose does not, so its blocks run down columns.
-  double BlockStep(size_t i, double steps) {
-    const bool turned = tensor_.change == engine::GgufChange::kTransposed;
-    const auto apart = turned ? static_cast<size_t>(tensor_.info.shape.front()) : 1;
-    const size_t first = i / apart / 32 * 32 * apart + i % apart;
-    if (first == first_) return most_ / steps;
-    first_ = first;
-    most_ = 0;
-    for (size_t k = 0; k < 32; ++k) most_ = std::max(most_, std::abs(source_[first + k * apart]));
-    return most_ / steps;
-  }
-
-  const GgufTensor& tensor_;
-  std::span<const float> source_;
-  size_t first_ = SIZE_MAX;  // of the block whose largest magnitude is most_
-  float most_ = 0;
-};
-
 // Elements of each side held at a time, unless one row is longer.
 constexpr int64_t kComparePieceElements = 1 << 20;
-
-bool IsNear(const GgufTensor& tensor, std::span<const float> source, std::span<const float> is) {
-  Tolerance tolerance(tensor, source);
-  for (size_t i = 0; i < source.size(); ++i) {
-    if (!tolerance.Allows(i, is[i])) return false;
-  }
-  return true;
-}
 
 // Compares row by row in the file's order; a transposed tensor is compared whole.
 bool IsNear(const GgufTensor& tensor, const engine::ConstTensorView& source,
             const engine::StoredTensor& stored) {
   if (stored.view.shape != source.shape) return false;
   const int64_t row_elements = std::max<int64_t>(stored.row_elements(), 1);
-  const int64_t at_once = stored.transposed
-                              ? stored.rows()
-                              : std::max<int64_t>(1, kComparePieceElements / row_elements);
+  GgufTolerance tolerance(tensor, stored.rows());
+  const int64_t together = tolerance.rows_together();
+  const int64_t at_once =
+      stored.transposed
+          ? stored.rows()
+          : std::max<int64_t>(1, kComparePieceElements / row_elements / together) * together;
   std::vector<float> wanted, is;
   for (int64_t row = 0; row < stored.rows(); row += at_once) {
     const int64_t count = std::min(at_once, stored.rows() - row);
@@ -142,7 +91,7 @@ bool IsNear(const GgufTensor& tensor, const engine::ConstTensorView& source,
       is.resize(wanted.size());
       engine::ReadRows(stored, row, count, is.data());
     }
-    if (!IsNear(tensor, wanted, is)) return false;
+    if (!tolerance.IsNear(wanted, row, is)) return false;
   }
   return true;
 }

@@ -102,7 +102,26 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   near("multiplier of logits", a.logit_multiplier, b.logit_multiplier);
   near("limit of q, k and v", a.clip_qkv, b.clip_qkv);
   compare("tying of embeddings", a.tied_embeddings, b.tied_embeddings);
+  bool has_experts = false;
+  for (int64_t layer = 0; layer < a.n_layers; ++layer) {
+    has_experts = has_experts || a.HasExperts(layer);
+  }
+  if (has_experts) {
+    compare("number of experts", a.experts.router.n_experts, b.experts.router.n_experts);
+    compare("number of chosen experts", a.experts.router.top_k, b.experts.router.top_k);
+    compare("score of experts", a.experts.router.score, b.experts.router.score);
+    compare("norm of experts' weights", a.experts.router.normalise, b.experts.router.normalise);
+    near("scale of experts' weights", a.experts.router.scale, b.experts.router.scale);
+    compare("number of groups of experts", a.experts.router.n_groups, b.experts.router.n_groups);
+    compare("number of chosen groups", a.experts.router.top_groups, b.experts.router.top_groups);
+    compare("bias of experts", a.experts.selection_bias, b.experts.selection_bias);
+    compare("width of experts", a.experts.ffn_dim, b.experts.ffn_dim);
+    compare("width of shared experts", a.experts.shared_ffn_dim, b.experts.shared_ffn_dim);
+  }
+  compare("norms of q and k", a.qk_norm, b.qk_norm);
   for (int64_t layer = 0; layer < a.n_layers && first.empty(); ++layer) {
+    compare("experts of a layer", a.HasExperts(layer), b.HasExperts(layer));
+    compare("recurrence of a layer", a.IsRecurrent(layer), b.IsRecurrent(layer));
     compare("window", a.LayerAttention(layer).window, b.LayerAttention(layer).window);
     compare("rope", a.LayerRope(layer), b.LayerRope(layer));
   }

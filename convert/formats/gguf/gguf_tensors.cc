@@ -12,6 +12,7 @@
 #include "engine/base/error.h"
 #include "engine/base/parallel_for.h"
 #include "engine/base/quoted.h"
+#include "engine/formats/gguf/gguf_joined.h"
 #include "engine/model/families/family.h"
 
 namespace tandem::convert {
@@ -27,15 +28,20 @@ using engine::WeightSpec;
 constexpr int64_t kWritePieceElements = 1 << 18;
 constexpr int64_t kBlockElements = 32;
 
+bool IsNegativeExp(GgufChange change) {
+  return change == GgufChange::kNegativeExp || change == GgufChange::kNegativeExpColumn;
+}
+
 GgufNumbers NumbersOf(DType dtype) {
   if (dtype == DType::kF16) return GgufNumbers::kF16;
   return dtype == DType::kBF16 ? GgufNumbers::kBF16 : GgufNumbers::kF32;
 }
 
-// GGUF readers accept only floats for norms, biases and positions.
-GgufNumbers ChooseNumbers(const GgufTensorInfo& info, bool makes_logits, DType source,
-                          const std::string& dtype) {
-  if (info.shape.size() < 2 || info.name == "position_embd.weight") return GgufNumbers::kF32;
+// GGUF readers accept only floats for norms, biases, positions and taps of convolutions.
+GgufNumbers ChooseNumbers(const GgufTensorInfo& info, bool makes_logits, bool stays_f32,
+                          DType source, const std::string& dtype) {
+  if (info.shape.size() < 2 || info.name == "position_embd.weight" || stays_f32)
+    return GgufNumbers::kF32;
   const GgufNumbers numbers = dtype.empty() ? NumbersOf(source) : GgufNumbersOf(dtype);
   if (!IsBlocked(numbers)) return numbers;
   if (info.shape.back() % kBlockElements != 0) return GgufNumbers::kF32;
@@ -54,6 +60,85 @@ int64_t RequireWeight(const ModelSource& source, const WeightSpec& spec) {
                                           " has a shape that does not match config.json");
   }
   return found;
+}
+
+// Sets the shape in the file, and the sizes that the change needs.
+void SetShape(const ModelConfig& config, const WeightSpec& spec, GgufTensor& tensor) {
+  const engine::AttentionSpec& attention = config.attention;
+  std::vector<int64_t>& shape = tensor.info.shape = spec.source_shape;
+  tensor.key_dim = attention.head_dim - config.latent.rope_dim;
+  tensor.value_dim = attention.v_head_dim;
+  switch (tensor.change) {
+    case GgufChange::kQueryPairs:
+      tensor.heads = attention.n_heads;
+      break;
+    case GgufChange::kKeyPairs:
+      tensor.heads = attention.n_kv_heads;
+      break;
+    case GgufChange::kTransposed:
+      std::reverse(shape.begin(), shape.end());
+      break;
+    case GgufChange::kOneRow:
+      shape.erase(shape.begin());
+      break;
+    case GgufChange::kTaps:
+      if (shape.size() == 3) shape.erase(shape.begin() + 1);  // a bias has one axis
+      break;
+    case GgufChange::kNegativeExpColumn:
+    case GgufChange::kColumn:
+      shape.push_back(1);
+      break;
+    case GgufChange::kGroups:
+      shape = {config.recurrent.scan.n_groups, shape.front() / config.recurrent.scan.n_groups};
+      break;
+    case GgufChange::kLatentKeys:
+      shape = {attention.n_heads, config.latent.kv_rank, tensor.key_dim};
+      break;
+    case GgufChange::kLatentValues:
+      shape = {attention.n_heads, tensor.value_dim, config.latent.kv_rank};
+      break;
+    case GgufChange::kNone:
+    case GgufChange::kNegativeExp:
+    case GgufChange::kPlus1:
+    case GgufChange::kFirstHalf:
+    case GgufChange::kSecondHalf:
+      break;
+  }
+}
+
+std::vector<int64_t> OrderOf(const ModelConfig& config, const engine::GgufOrder& order) {
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < order.count(config); ++i) places.push_back(order.of(config, i));
+  return places;
+}
+
+// Readers take these as f32 whatever the matrices have.
+bool StaysF32(GgufChange change) {
+  return change == GgufChange::kTaps || change == GgufChange::kColumn ||
+         change == GgufChange::kGroups || IsNegativeExp(change);
+}
+
+// The file's tensor `name`, or a part of it, of the weight.
+GgufTensor PlanTensor(const ModelConfig& config, const ModelSource& source, const WeightSpec& spec,
+                      const engine::GgufName& name, const std::string& dtype) {
+  GgufTensor tensor;
+  tensor.info.name = name.name;
+  tensor.weight = spec.name;
+  tensor.expert = name.expert;
+  tensor.change = name.change;
+  tensor.source = RequireWeight(source, spec);
+  SetShape(config, spec, tensor);
+  if (name.rows != nullptr) {
+    tensor.rows = OrderOf(config, *name.rows);
+    tensor.info.shape.front() = static_cast<int64_t>(tensor.rows.size());
+  }
+  if (name.columns != nullptr) tensor.columns = OrderOf(config, *name.columns);
+  const bool makes_logits =
+      name.name == (config.tied_embeddings ? "token_embd.weight" : "output.weight");
+  tensor.info.numbers =
+      ChooseNumbers(tensor.info, makes_logits, StaysF32(tensor.change),
+                    source.tensors()[static_cast<size_t>(tensor.source)].view.dtype, dtype);
+  return tensor;
 }
 
 // Reads rows [first, first + count) of a file tensor from the whole source tensor.
@@ -79,8 +164,26 @@ class RowReader {
         Decode(SourceRow(first + i) * row_elements_, row_elements_,
                out->data() + i * row_elements_);
       }
+    } else if (!tensor_.rows.empty() || !tensor_.columns.empty()) {
+      for (int64_t i = 0; i < count; ++i) {
+        ReadOrdered(first + i, out->data() + i * row_elements_);
+      }
+    } else if (tensor_.change == GgufChange::kLatentKeys) {
+      for (int64_t i = 0; i < count; ++i) {
+        ReadLatentKeys(first + i, out->data() + i * row_elements_);
+      }
+    } else if (tensor_.change == GgufChange::kLatentValues) {
+      const int64_t latent = tensor_.info.shape.back();
+      for (int64_t i = 0; i < count; ++i) {
+        Decode((first + i) * tensor_.key_dim * latent + (first + i) * row_elements_ +
+                   tensor_.key_dim * latent,
+               row_elements_, out->data() + i * row_elements_);
+      }
     } else {
       Decode(first * row_elements_, count * row_elements_, out->data());
+    }
+    if (IsNegativeExp(tensor_.change)) {
+      for (float& value : *out) value = engine::NegativeExp(value);
     }
     if (tensor_.change != GgufChange::kPlus1) return;
     for (float& value : *out) value += 1;
@@ -97,6 +200,23 @@ class RowReader {
     const int64_t head_rows = rows_ / tensor_.heads;
     const int64_t in_head = row % head_rows;
     return row - in_head + in_head % 2 * (head_rows / 2) + in_head / 2;
+  }
+  void ReadOrdered(int64_t row, float* out) const {
+    const int64_t at = tensor_.rows.empty() ? row : tensor_.rows[static_cast<size_t>(row)];
+    if (tensor_.columns.empty()) return Decode(at * row_elements_, row_elements_, out);
+    std::vector<float> values(static_cast<size_t>(row_elements_));
+    Decode(at * row_elements_, row_elements_, values.data());
+    for (const int64_t column : tensor_.columns) *out++ = values[static_cast<size_t>(column)];
+  }
+  // The transpose of a head's rows of keys, which its values follow.
+  void ReadLatentKeys(int64_t head, float* out) const {
+    const int64_t key = tensor_.key_dim, latent = tensor_.info.shape[1];
+    std::vector<float> rows(static_cast<size_t>(key * latent));
+    Decode(head * (key + tensor_.value_dim) * latent, key * latent, rows.data());
+    for (int64_t i = 0; i < key; ++i) {
+      for (int64_t r = 0; r < latent; ++r)
+        out[r * key + i] = rows[static_cast<size_t>(i * latent + r)];
+    }
   }
   // Reads columns, since the source has the transpose.
   void ReadColumns(int64_t first, int64_t count, float* out) const {
@@ -163,7 +283,7 @@ std::optional<GgufError> ParseNote(const std::string& note) {
 
 // Removes tensors that the journal has from `wanted`.
 void TakeWritten(const GgufFileWriter& writer, Journal* journal, std::vector<GgufTensor>& tensors,
-                 std::map<int64_t, size_t>* wanted) {
+                 std::multimap<int64_t, size_t>* wanted) {
   if (journal == nullptr) return;
   const std::string file = writer.path().filename().string();
   if (!writer.found()) journal->Drop(file);
@@ -194,34 +314,16 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
     tensor.values = rope.divisors;
   }
   for (const WeightSpec& spec : engine::FindFamilyByName(config.family).list_weights(config)) {
-    const auto name = engine::GgufNameOf(architecture, spec.name);
-    if (!name) {
+    const std::vector<engine::GgufName> names = engine::GgufNamesOf(architecture, spec.name);
+    if (names.empty()) {
       throw Error(ErrorCode::kUnsupported, source.name() + ": tensor " + Quoted(spec.name) +
                                                " has no counterpart in GGUF's architecture " +
                                                Quoted(architecture.name) +
                                                "; convert the model to hf or native");
     }
-    GgufTensor tensor;
-    tensor.info.name = name->name;
-    tensor.weight = spec.name;
-    tensor.expert = name->expert;
-    tensor.info.shape = spec.source_shape;
-    tensor.change = name->change;
-    tensor.source = RequireWeight(source, spec);
-    if (tensor.change == GgufChange::kQueryPairs) tensor.heads = config.attention.n_heads;
-    if (tensor.change == GgufChange::kKeyPairs) tensor.heads = config.attention.n_kv_heads;
-    if (tensor.change == GgufChange::kTransposed) {
-      std::reverse(tensor.info.shape.begin(), tensor.info.shape.end());
+    for (const engine::GgufName& name : names) {
+      tensors.push_back(PlanTensor(config, source, spec, name, dtype));
     }
-    if (tensor.change == GgufChange::kOneRow) {
-      tensor.info.shape.erase(tensor.info.shape.begin());
-    }
-    const bool makes_logits =
-        name->name == (config.tied_embeddings ? "token_embd.weight" : "output.weight");
-    tensor.info.numbers =
-        ChooseNumbers(tensor.info, makes_logits,
-                      source.tensors()[static_cast<size_t>(tensor.source)].view.dtype, dtype);
-    tensors.push_back(std::move(tensor));
   }
   return tensors;
 }
@@ -265,10 +367,10 @@ void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
                       std::vector<GgufTensor>& tensors) {
   const ModelSource& source = context.source;
   const std::string file = writer.path().filename().string();
-  std::map<int64_t, size_t> wanted;  // source index -> index in tensors
+  std::multimap<int64_t, size_t> wanted;  // source index -> indices in tensors
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].source >= 0) {
-      wanted[tensors[i].source] = i;
+      wanted.emplace(tensors[i].source, i);
     } else {
       writer.Write(tensors[i].file_tensor, 0, std::as_bytes(std::span(tensors[i].values)));
     }
@@ -287,12 +389,14 @@ void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
       continue;
     }
     source.ReadPart(part, [&](const engine::NamedTensor& read, ModelSource::Bytes data) {
-      const auto found = wanted.find(source.Find(read.name));
-      if (found == wanted.end()) return;
-      GgufTensor& tensor = tensors[found->second];
-      WriteRows(RowReader(tensor, read.view, data.data()), source.name(), writer,
-                context.ops.pool(), tensor);
-      sync.Add({file, static_cast<int64_t>(found->second), NoteOf(tensor.error)}, {writer.path()});
+      const auto [begin, end] = wanted.equal_range(source.Find(read.name));
+      for (auto found = begin; found != end; ++found) {
+        GgufTensor& tensor = tensors[found->second];
+        WriteRows(RowReader(tensor, read.view, data.data()), source.name(), writer,
+                  context.ops.pool(), tensor);
+        sync.Add({file, static_cast<int64_t>(found->second), NoteOf(tensor.error)},
+                 {writer.path()});
+      }
     });
   }
   sync.Finish();

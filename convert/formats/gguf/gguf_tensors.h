@@ -26,6 +26,9 @@ struct GgufTensor {
   int64_t file_offset = 0;  // of the part in the file's tensor, in bytes
   engine::GgufChange change = engine::GgufChange::kNone;
   int64_t heads = 1;  // for kQueryPairs, kKeyPairs
+  // The source's rows and columns, by the file's; empty: the same.
+  std::vector<int64_t> rows = {}, columns = {};
+  int64_t key_dim = 0, value_dim = 0;  // of a head; for kLatentKeys, kLatentValues
   std::vector<float> values = {};
   GgufError error = {};  // set after writing
 };

@@ -1,15 +1,19 @@
 #include "engine/formats/gguf/gguf_model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <functional>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "engine/formats/gguf/gguf_joined.h"
 #include "engine/formats/gguf/gguf_names.h"
 #include "engine/formats/gguf/gguf_words.h"
+#include "engine/model/families/gguf_config.h"
 
 // Maps a file's keys to config.json by its family, and tensors to the layout that families expect.
 namespace tandem::engine {
@@ -34,6 +38,9 @@ class Keys final : public GgufMetadata {
   }
   std::optional<std::string_view> String(std::string_view key) const override {
     return file_.String(FullName(key));
+  }
+  std::optional<bool> Bool(std::string_view key) const override {
+    return file_.Bool(FullName(key));
   }
   std::optional<std::vector<int64_t>> Ints(std::string_view key) const override {
     const std::string name = FullName(key);
@@ -106,6 +113,25 @@ const FamilySpec* FindFamilyOf(const GgufFile& file) {
   return found;
 }
 
+// Blocks behind the model's own predict further tokens. As in llama.cpp, they are left out.
+class OwnBlocks {
+ public:
+  explicit OwnBlocks(const Keys& keys) {
+    if (keys.Int("nextn_predict_layers").value_or(0) > 0) n_ = GgufLayers(keys);
+  }
+  bool Has(std::string_view tensor) const {
+    if (n_ < 0 || !tensor.starts_with(kBlock)) return true;
+    int64_t block = 0;
+    const char* const begin = tensor.data() + kBlock.size();
+    const char* const end = tensor.data() + tensor.size();
+    return std::from_chars(begin, end, block).ec != std::errc() || block < n_;
+  }
+
+ private:
+  static constexpr std::string_view kBlock = "blk.";
+  int64_t n_ = -1;  // -1: all
+};
+
 bool HasExperts(const Keys& keys) { return keys.Int("expert_count").value_or(0) > 0; }
 
 int64_t VocabularySize(const GgufFile& file) {
@@ -127,7 +153,13 @@ std::optional<int64_t> TokenOf(const GgufFile& file, std::string_view key, int64
 
 int64_t HeadsOf(const GgufFile& file, const GgufFile::Tensor& tensor, const Keys& keys,
                 std::string_view key) {
-  const int64_t heads = keys.Int(key).value_or(keys.RequiredInt("attention.head_count"));
+  int64_t heads = 0;
+  if (const auto by_layer = keys.Ints(key)) {
+    // Layers without attention have 0. The config refuses other differences.
+    for (const int64_t n : *by_layer) heads = std::max(heads, n);
+  } else {
+    heads = keys.Int(key).value_or(keys.RequiredInt("attention.head_count"));
+  }
   if (heads < 1 || tensor.shape.front() % heads != 0 || tensor.shape.front() / heads % 2 != 0) {
     throw Error(ErrorCode::kDataLoss, file.name() + ": tensor " + Quoted(tensor.name) + " has " +
                                           std::to_string(tensor.shape.front()) +
@@ -148,6 +180,13 @@ void TakeHalf(const GgufFile& file, const GgufFile::Tensor& tensor, bool second,
   }
   rows /= 2;
   if (second) stored->view.data += tensor.data.size() / 2;
+}
+
+void RequirePlain(const GgufFile& file, const GgufFile::Tensor& tensor) {
+  if (tensor.encoding == Encoding::kPlain) return;
+  throw Error(ErrorCode::kUnsupported,
+              file.name() + ": tensor " + Quoted(tensor.name) + " has type " +
+                  std::string(EncodingName(tensor.encoding)) + "; it must be floating point");
 }
 
 StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufChange change,
@@ -180,6 +219,20 @@ StoredTensor Store(const GgufFile& file, const GgufFile::Tensor& tensor, GgufCha
     case GgufChange::kOneRow:
       if (stored.view.shape.size() == 1) stored.view.shape.insert(stored.view.shape.begin(), 1);
       break;
+    case GgufChange::kTaps:
+      if (stored.view.shape.size() == 2) stored.view.shape.insert(stored.view.shape.begin() + 1, 1);
+      break;
+    case GgufChange::kNegativeExp:
+    case GgufChange::kNegativeExpColumn:
+      return UndoNegativeExp(file, tensor);
+    case GgufChange::kColumn:
+    case GgufChange::kGroups:
+      RequirePlain(file, tensor);
+      stored.view.shape = {ElementCount(tensor.shape)};
+      break;
+    case GgufChange::kLatentKeys:
+    case GgufChange::kLatentValues:
+      break;  // JoinedTensors
     case GgufChange::kFirstHalf:
     case GgufChange::kSecondHalf:
       TakeHalf(file, tensor, change == GgufChange::kSecondHalf, &stored);
@@ -231,6 +284,63 @@ void AddTensor(const GgufFile& file, const GgufFile::Tensor& tensor, const GgufN
     AddTensor(file, std::move(name), Store(file, slice, renamed.change, keys), model);
   });
 }
+
+// Weights that the file has in parts or in another order. A whole tensor in the family's order
+// comes before them: some files have both.
+class JoinedTensors {
+ public:
+  JoinedTensors(const GgufFile& file, const Keys& keys) : file_(file), keys_(keys) {}
+
+  // Takes a part; returns false for other tensors.
+  bool Take(const GgufFile::Tensor& tensor, const GgufName& renamed) {
+    if (renamed.change == GgufChange::kLatentKeys) {
+      latents_[renamed.name].keys = &tensor;
+    } else if (renamed.change == GgufChange::kLatentValues) {
+      latents_[renamed.name].values = &tensor;
+    } else if (renamed.rows != nullptr || renamed.columns != nullptr) {
+      pieces_[renamed.name].push_back({.tensor = tensor.name,
+                                       .stored = Store(file_, tensor, renamed.change, keys_),
+                                       .rows = renamed.rows,
+                                       .columns = renamed.columns});
+    } else {
+      return false;
+    }
+    return true;
+  }
+  void AddTo(const FamilySpec& family, SingleFileModel* model) {
+    for (const auto& [name, parts] : latents_) {
+      if (!model->tensors.contains(name)) AddTensor(file_, name, Join(parts), model);
+    }
+    std::erase_if(pieces_, [&](const auto& entry) { return model->tensors.contains(entry.first); });
+    if (pieces_.empty()) return;
+    // The order follows from the sizes.
+    const ModelConfig config = ParseModelConfig(family, Json::parse(GgufConfigJson(file_)),
+                                                file_.name() + " as config.json");
+    for (auto& [name, pieces] : pieces_) {
+      AddTensor(file_, name, JoinPieces(file_, name, std::move(pieces), config), model);
+    }
+  }
+
+ private:
+  struct Latent {
+    const GgufFile::Tensor* keys = nullptr;
+    const GgufFile::Tensor* values = nullptr;
+  };
+  StoredTensor Join(const Latent& parts) const {
+    if (parts.keys != nullptr && parts.values != nullptr) {
+      return JoinLatentParts(file_, *parts.keys, *parts.values);
+    }
+    const GgufFile::Tensor& found = *(parts.keys == nullptr ? parts.values : parts.keys);
+    throw Error(ErrorCode::kDataLoss,
+                file_.name() + ": tensor " + Quoted(found.name) +
+                    " has no counterpart: 'attn_k_b' and 'attn_v_b' of a block make one weight");
+  }
+
+  const GgufFile& file_;
+  const Keys& keys_;
+  std::map<std::string, Latent> latents_;  // by the weight's name, as the next
+  std::map<std::string, std::vector<GgufPiece>> pieces_;
+};
 
 }  // namespace
 
@@ -285,12 +395,15 @@ SingleFileModel ReadGgufModel(GgufFile gguf) {
   // config.json refuses experts of a family without them, and the tensors have no names here. The
   // vocabulary stays readable.
   if (family != nullptr && (family->gguf->has_experts || !HasExperts(keys))) {
+    const OwnBlocks blocks(keys);
+    JoinedTensors joined(*file, keys);
     for (const GgufFile::Tensor& tensor : file->tensors()) {
-      if (IsPartOfConfig(tensor.name)) continue;
+      if (IsPartOfConfig(tensor.name) || !blocks.Has(tensor.name)) continue;
       for (const GgufName& renamed : HfNamesOf(*family->gguf, tensor.name)) {
-        AddTensor(*file, tensor, renamed, keys, &model);
+        if (!joined.Take(tensor, renamed)) AddTensor(*file, tensor, renamed, keys, &model);
       }
     }
+    joined.AddTo(*family, &model);
   }
   model.read_text = [file](std::string_view text) -> std::optional<std::string> {
     if (text == "config.json") return GgufConfigJson(*file);

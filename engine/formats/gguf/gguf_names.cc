@@ -1,5 +1,6 @@
 #include "engine/formats/gguf/gguf_names.h"
 
+#include <algorithm>
 #include <span>
 #include <utility>
 
@@ -39,7 +40,10 @@ void Rename(std::span<const GgufPart> parts, Direction way, std::string_view pre
   for (const GgufPart& part : parts) {
     std::string expert;
     if (!Fits(part.*way.from, name, &expert)) continue;
-    GgufName renamed{std::string(prefix) + std::string(part.*way.to), part.change};
+    GgufName renamed{.name = std::string(prefix) + std::string(part.*way.to),
+                     .change = part.change,
+                     .rows = part.rows,
+                     .columns = part.columns};
     const size_t mark = renamed.name.find(kExpertMark);
     if (!expert.empty() && mark != std::string::npos) {
       renamed.name.replace(mark, kExpertMark.size(), expert);
@@ -111,15 +115,19 @@ GgufName HfNameOf(const GgufArchitecture& a, std::string_view gguf) {
   return std::move(HfNamesOf(a, gguf).front());
 }
 
-std::optional<GgufName> GgufNameOf(const GgufArchitecture& a, std::string_view hf) {
+std::vector<GgufName> GgufNamesOf(const GgufArchitecture& a, std::string_view hf) {
   std::vector<GgufName> names = hf.starts_with(a.block)
                                     ? RenameInBlock(a.parts, kToGguf, a.block, kBlock, hf)
                                     : Rename(a.ends, kToGguf, "", hf);
   std::erase_if(names, [](const GgufName& name) {
     return name.change == GgufChange::kFirstHalf || name.change == GgufChange::kSecondHalf;
   });
-  if (names.empty()) return std::nullopt;
-  return std::move(names.front());
+  size_t n_taken = std::min<size_t>(names.size(), 1);
+  if (!names.empty() && names.front().IsPart()) {
+    while (n_taken < names.size() && names[n_taken].IsPart()) ++n_taken;
+  }
+  names.resize(n_taken);
+  return names;
 }
 
 }  // namespace tandem::engine

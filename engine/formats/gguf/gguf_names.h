@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,13 +21,21 @@ struct GgufName {
   std::string name;
   GgufChange change = GgufChange::kNone;
   int64_t expert = -1;  // in a GGUF file: the slice of the tensor, which stacks all experts
+  const GgufOrder* rows = nullptr;
+  const GgufOrder* columns = nullptr;
+
+  bool IsPart() const {
+    return change == GgufChange::kLatentKeys || change == GgufChange::kLatentValues ||
+           (rows != nullptr && rows->is_part);
+  }
 };
 // The names that families use. Those of a stacked tensor hold kExpertMark. An unknown name stays
 // unchanged, so that errors can report it.
 std::vector<GgufName> HfNamesOf(const GgufArchitecture& architecture, std::string_view gguf);
 // The first of them.
 GgufName HfNameOf(const GgufArchitecture& architecture, std::string_view gguf);
-// The name in a GGUF file; nullopt when the architecture has no such tensor.
-std::optional<GgufName> GgufNameOf(const GgufArchitecture& architecture, std::string_view hf);
+// The names in a GGUF file, several for a tensor that the file has in parts. Empty when the
+// architecture has no such tensor.
+std::vector<GgufName> GgufNamesOf(const GgufArchitecture& architecture, std::string_view hf);
 
 }  // namespace tandem::engine

@@ -1,6 +1,7 @@
 #include "engine/formats/stored/block_decoders.h"
 
 #include <bit>
+#include <limits>
 
 namespace tandem::engine {
 namespace {
@@ -68,6 +69,7 @@ void DecodeIQ4_XS(BlockView b, float* out) {
 }
 
 float HalfE8m0(uint8_t byte) {
+  if (byte == 255) return std::numeric_limits<float>::quiet_NaN();  // as OCP's MX formats say
   // 2^-128 and 2^-127 are subnormal.
   const uint32_t bits = byte < 2 ? uint32_t{0x200000} << byte : (byte - uint32_t{1}) << 23;
   return std::bit_cast<float>(bits);

@@ -1,6 +1,8 @@
 #include "engine/formats/stored/stored_tensor.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstring>
 
 #include "engine/base/check.h"
@@ -124,6 +126,7 @@ constexpr auto kEncodings = std::to_array<EncodingInfo>({
     {"packed int4", 2, 1, nullptr},
     {"packed int8", 1, 1, nullptr},
     {"NF4", 2, 1, nullptr},
+    {"joined blocks", 1, 1, nullptr},
 });
 static_assert(kEncodings.size() == kEncodingCount);
 
@@ -187,6 +190,7 @@ int64_t StoredTensor::row_elements() const {
 }
 
 std::span<const std::byte> StoredTensor::bytes() const {
+  if (!encoded_bytes.empty()) return encoded_bytes.front();
   const int64_t n_rows = rows(), n = row_elements();
   if (n_rows == 0 || n == 0) return {view.data, 0};
   const int64_t last = column_stride > 0 ? (n - 1) * column_stride + 1 : n;
@@ -220,7 +224,8 @@ void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* o
   if (tensor.column_stride > 0) return ReadStridedRows(tensor, first, count, out);
   if (tensor.encoded != nullptr) {
     // Of a stack, the first axis has several rows each.
-    const int64_t inner = n / tensor.view.shape.back(), step = RowStrideOf(tensor) / n;
+    const int64_t inner = tensor.view.shape.size() < 2 ? 1 : n / tensor.view.shape.back();
+    const int64_t step = RowStrideOf(tensor) / n;
     return tensor.encoded->Read(tensor.first_row + first * step * inner, step, count * inner, out);
   }
   for (int64_t row = first; row < first + count; ++row, out += n) {
@@ -237,6 +242,11 @@ void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* o
     if (tensor.added == 0) continue;
     for (int64_t i = 0; i < n; ++i) out[i] -= tensor.added;
   }
+}
+
+bool HasScaleOfNoNumber(const StoredTensor& tensor, std::span<const float> values) {
+  if (tensor.encoding != Encoding::kMXFP4 && tensor.encoding != Encoding::kMxfp4Split) return false;
+  return std::any_of(values.begin(), values.end(), [](float value) { return std::isnan(value); });
 }
 
 std::vector<float> DecodeTensor(const StoredTensor& tensor) {

@@ -48,9 +48,10 @@ enum class Encoding : uint8_t {
   kGptq8,
   kPacked4,  // compressed-tensors
   kPacked8,
-  kNf4,  // bitsandbytes
+  kNf4,     // bitsandbytes
+  kJoined,  // blocks of several tensors of a GGUF file (StoredTensor::encoded)
 };
-inline constexpr size_t kEncodingCount = static_cast<size_t>(Encoding::kNf4) + 1;
+inline constexpr size_t kEncodingCount = static_cast<size_t>(Encoding::kJoined) + 1;
 
 // For example "Q4_K", as GGUF users write it.
 std::string_view EncodingName(Encoding encoding);
@@ -102,20 +103,24 @@ struct StoredTensor {
   // next. 0: they are adjacent. column_stride is for plain numbers only.
   int64_t row_stride = 0;
   int64_t column_stride = 0;
-  // Set for encodings of several tensors. `view.data` is then the largest of them.
+  // Set for encodings of several tensors, and for numbers that must be computed. `view.data` is
+  // then the largest of them.
   std::shared_ptr<const EncodedRows> encoded = nullptr;
+  // The file's bytes from which `encoded` computes; empty: those of `view`.
+  std::vector<std::span<const std::byte>> encoded_bytes = {};
   int64_t first_row = 0;  // in `encoded`, of the first row here
   std::string part = {};  // of a part: its place, for DecodingOf
 
   // Whether `view` can be used without decoding.
   bool IsAsAsked() const {
     return encoding == Encoding::kPlain && !transposed && interleaved_heads == 0 && added == 0 &&
-           row_stride == 0 && column_stride == 0;
+           row_stride == 0 && column_stride == 0 && encoded == nullptr;
   }
   // Axes as stored in the file. A vector counts as rows of one number each.
   int64_t rows() const;
   int64_t row_elements() const;
-  // The stored bytes of the whole tensor. With strides they include bytes of other parts.
+  // The stored bytes of the whole tensor. With strides they include bytes of other parts. The first
+  // of `encoded_bytes` if there are any.
   std::span<const std::byte> bytes() const;
   // Address of the row that families call `row`. REQUIRES: not both transposed and interleaved.
   const std::byte* RowData(int64_t row) const;
@@ -128,6 +133,12 @@ std::string DecodingOf(const StoredTensor& tensor);
 // Decodes rows of the file to f32 in the order of families and subtracts `added`: [count,
 // row_elements]. Exact except where f32 cannot hold a value. Any thread.
 void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* out);
+// Whether decoded values of the tensor come from a block of MXFP4 with scale 255, which stands for
+// no number.
+bool HasScaleOfNoNumber(const StoredTensor& tensor, std::span<const float> values);
+// Describes such a tensor for an error.
+inline constexpr std::string_view kScaleOfNoNumber =
+    " has a block of MXFP4 with scale 255, which stands for no number; get the file again";
 // Decodes the whole tensor in the order of view.shape.
 std::vector<float> DecodeTensor(const StoredTensor& tensor);
 

@@ -26,15 +26,34 @@ enum class GgufChange : uint8_t {
   kFirstHalf,   // the first or second half of the rows; for readers only
   kSecondHalf,
   kOneRow,  // a matrix of one row, in files a vector; readers take both
+  // Keys and values of DeepSeek's latent: the file has the two parts of each head apart, keys as
+  // [heads, latent, head] and values as [heads, head, latent].
+  kLatentKeys,
+  kLatentValues,
+  // The file has -exp of the numbers (a decay's A for A_log), as a vector or as one column.
+  kNegativeExp,
+  kNegativeExpColumn,
+  kColumn,  // a vector, in files one column
+  kGroups,  // a vector, in files one row for each group of a scan
+  kTaps,    // of a convolution: [channels, 1, kernel], in files [channels, kernel] and always f32
 };
 // Stands for an expert's number in a name. In `hf` alone, the file stacks the experts along a first
 // axis; in both names, it has one tensor per expert.
 inline constexpr std::string_view kExpertMark = "{E}";
-// Several rows may have the same name: readers take all that fit, writers the first.
+// Another order of rows or columns in the file.
+struct GgufOrder {
+  int64_t (*count)(const ModelConfig& config);             // of the file's tensor
+  int64_t (*of)(const ModelConfig& config, int64_t file);  // the family's place of the file's
+  bool is_part = false;  // other tensors of the file have the rest of the weight
+};
+// Several rows may have the same name: readers take all that fit. Writers take the first, and the
+// other parts of the same weight.
 struct GgufPart {
   std::string_view gguf;  // whole, or without ".weight" or ".bias"
   std::string_view hf;
   GgufChange change = GgufChange::kNone;
+  const GgufOrder* rows = nullptr;  // null: the family's
+  const GgufOrder* columns = nullptr;
 };
 
 // The metadata of a file, read by keys without the architecture's name before them. All functions
@@ -50,6 +69,7 @@ class GgufMetadata {
   virtual std::optional<std::string_view> String(std::string_view key) const = 0;
   // Integers or booleans; nullopt also when the value is no array.
   virtual std::optional<std::vector<int64_t>> Ints(std::string_view key) const = 0;
+  virtual std::optional<bool> Bool(std::string_view key) const = 0;
   virtual bool HasTensor(std::string_view name) const = 0;
   // The divisors of rope frequencies in a tensor, one for each rotated pair; nullopt when the file
   // has no such tensor. Throws kDataLoss for another number of them.
@@ -69,7 +89,8 @@ class GgufMetadata {
 // A key without the architecture's name, and its value.
 struct GgufSetting {
   std::string_view key;
-  std::variant<uint32_t, float, std::string_view, std::vector<bool>> value;
+  std::variant<uint32_t, float, bool, std::string_view, std::vector<bool>, std::vector<uint32_t>>
+      value;
 };
 
 // A setting that readers of an architecture fix: returns its name, "a sliding window", when the

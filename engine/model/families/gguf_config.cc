@@ -30,6 +30,23 @@ GgufSetting Count(std::string_view key, int64_t value) {
 
 GgufSetting Float(std::string_view key, double value) { return {key, static_cast<float>(value)}; }
 
+constexpr std::string_view kKeyHeads = "attention.head_count_kv";
+constexpr std::string_view kMlpWidth = "feed_forward_length";
+
+// The number that all layers share for which it is not 0.
+int64_t NumberOfLayers(const GgufMetadata& metadata, std::string_view key,
+                       const std::vector<int64_t>& by_layer) {
+  int64_t heads = 0;
+  for (const int64_t n : by_layer) {
+    if (n == 0) continue;
+    if (heads != 0 && n != heads) {
+      metadata.Unsupported(key, "differs between layers that have it, which is not supported");
+    }
+    heads = n;
+  }
+  return heads;
+}
+
 }  // namespace
 
 int64_t GgufMetadata::RequiredInt(std::string_view key) const {
@@ -45,13 +62,64 @@ double Shortest(double value) {
   return narrow == value ? ShortestDouble(narrow) : value;
 }
 
+int64_t GgufLayers(const GgufMetadata& metadata) {
+  constexpr std::string_view kPredicting = "nextn_predict_layers";
+  const int64_t all = metadata.RequiredInt("block_count");
+  const int64_t predicting = metadata.Int(kPredicting).value_or(0);
+  if (predicting < 0 || (predicting > 0 && predicting >= all)) {
+    metadata.Unsupported(kPredicting, "is " + std::to_string(predicting) + " of " +
+                                          std::to_string(all) + " blocks, which leaves no model");
+  }
+  return all - predicting;
+}
+
+namespace {
+
+std::vector<bool> LayersWithout(const GgufMetadata& metadata, std::string_view key) {
+  const auto numbers = metadata.Ints(key);
+  const int64_t n_layers = GgufLayers(metadata);
+  if (!numbers || static_cast<int64_t>(numbers->size()) < n_layers) {
+    throw Error(ErrorCode::kDataLoss,
+                metadata.source() + ": key " + Quoted(metadata.FullName(key)) +
+                    " must list one number for each of " + std::to_string(n_layers) + " layers");
+  }
+  std::vector<bool> without;
+  for (int64_t i = 0; i < n_layers; ++i) without.push_back((*numbers)[static_cast<size_t>(i)] == 0);
+  return without;
+}
+
+void SetByLayer(std::string_view key, const ModelConfig& config, int64_t number,
+                bool (*has)(const ModelConfig&, int64_t), std::vector<GgufSetting>& settings) {
+  std::vector<uint32_t> numbers;
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    numbers.push_back(has(config, layer) ? static_cast<uint32_t>(number) : 0);
+  }
+  for (GgufSetting& setting : settings) {
+    if (setting.key == key) setting.value = numbers;
+  }
+}
+
+}  // namespace
+
+std::vector<bool> ReadGgufLayersWithoutHeads(const GgufMetadata& metadata) {
+  return LayersWithout(metadata, kKeyHeads);
+}
+
+std::vector<bool> ReadGgufLayersWithoutMlp(const GgufMetadata& metadata) {
+  return LayersWithout(metadata, kMlpWidth);
+}
+
 void ReadGgufDecoder(const GgufMetadata& metadata, Json& json, const GgufDecoderForm& form) {
   const int64_t heads = metadata.RequiredInt("attention.head_count");
   json["hidden_size"] = metadata.RequiredInt("embedding_length");
-  json["intermediate_size"] = metadata.RequiredInt("feed_forward_length");
-  json["num_hidden_layers"] = metadata.RequiredInt("block_count");
+  const auto widths = form.heads_by_layer ? metadata.Ints(kMlpWidth) : std::nullopt;
+  json["intermediate_size"] =
+      widths ? NumberOfLayers(metadata, kMlpWidth, *widths) : metadata.RequiredInt(kMlpWidth);
+  json["num_hidden_layers"] = GgufLayers(metadata);
   json["num_attention_heads"] = heads;
-  json["num_key_value_heads"] = metadata.Int("attention.head_count_kv").value_or(heads);
+  const auto by_layer = form.heads_by_layer ? metadata.Ints(kKeyHeads) : std::nullopt;
+  json["num_key_value_heads"] = by_layer ? NumberOfLayers(metadata, kKeyHeads, *by_layer)
+                                         : metadata.Int(kKeyHeads).value_or(heads);
   json["max_position_embeddings"] = metadata.RequiredInt("context_length");
   const auto head_dim = metadata.Int("attention.key_length");
   if (head_dim) json["head_dim"] = *head_dim;
@@ -78,7 +146,7 @@ void ReadGgufDecoder(const GgufMetadata& metadata, Json& json, const GgufDecoder
   json[form.eps_field] = Shortest(metadata.RequiredNumber(form.eps_key));
   if (const auto theta = metadata.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
   json["attention_bias"] = metadata.HasTensor("blk.0.attn_q.bias");
-  ReadGgufRopeScaling(metadata, form.has_mscale, json);
+  ReadGgufRopeScaling(metadata, form.mscale, json);
 }
 
 void ReadGgufWindows(const GgufMetadata& metadata, Json& json) {
@@ -125,9 +193,9 @@ std::vector<GgufSetting> GgufSizes(const ModelConfig& config) {
           Count("context_length", config.max_context_len),
           Count("embedding_length", config.hidden_dim),
           Count("block_count", config.n_layers),
-          Count("feed_forward_length", config.ffn_dim),
+          Count(kMlpWidth, config.ffn_dim),
           Count("attention.head_count", config.attention.n_heads),
-          Count("attention.head_count_kv", config.attention.n_kv_heads)};
+          Count(kKeyHeads, config.attention.n_kv_heads)};
 }
 
 std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config, const GgufDecoderForm& form) {
@@ -140,6 +208,16 @@ std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config, const GgufD
   settings.push_back(Float("rope.freq_base", config.rope_theta));
   AddGgufRopeScaling(config.rope_scaling, settings);
   return settings;
+}
+
+void SetGgufHeadsByLayer(const ModelConfig& config, bool (*has_heads)(const ModelConfig&, int64_t),
+                         std::vector<GgufSetting>& settings) {
+  SetByLayer(kKeyHeads, config, config.attention.n_kv_heads, has_heads, settings);
+}
+
+void SetGgufMlpByLayer(const ModelConfig& config, bool (*has_mlp)(const ModelConfig&, int64_t),
+                       std::vector<GgufSetting>& settings) {
+  SetByLayer(kMlpWidth, config, config.ffn_dim, has_mlp, settings);
 }
 
 void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings) {

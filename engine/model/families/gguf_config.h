@@ -7,6 +7,7 @@
 
 #include "engine/model/families/config.h"
 #include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_rope.h"
 
 namespace tandem::engine {
 
@@ -18,7 +19,8 @@ double Shortest(double value);
 // A family's differences from the keys that the decoders from Llama to Gemma share.
 struct GgufDecoderForm {
   bool partial_rope = false;  // heads may be rotated in part
-  bool has_mscale = false;    // of YaRN (gguf_rope.h)
+  GgufMscale mscale = GgufMscale::kNone;
+  bool heads_by_layer = false;  // or the MLP's width: 0 in layers without them
   std::string_view eps_key = "attention.layer_norm_rms_epsilon";
   const char* eps_field = "rms_norm_eps";
 };
@@ -26,6 +28,14 @@ struct GgufDecoderForm {
 // for heads that are rotated in part unless `form` has them.
 void ReadGgufDecoder(const GgufMetadata& metadata, nlohmann::ordered_json& json,
                      const GgufDecoderForm& form = {});
+// The number of layers, without those that only predict further tokens. Throws kUnsupported when
+// none is left.
+int64_t GgufLayers(const GgufMetadata& metadata);
+// By layer, whether its number of key heads is 0: it has no attention. Throws kDataLoss when the
+// key is no list with one number per layer.
+std::vector<bool> ReadGgufLayersWithoutHeads(const GgufMetadata& metadata);
+// The same for the width of the MLP.
+std::vector<bool> ReadGgufLayersWithoutMlp(const GgufMetadata& metadata);
 // Adds `sliding_window` and, where the file has them by layer, `layer_types`.
 void ReadGgufWindows(const GgufMetadata& metadata, nlohmann::ordered_json& json);
 // Adds `layer_types` where there is no window. For classes of transformers whose default types have
@@ -44,6 +54,12 @@ std::vector<GgufSetting> GgufSizes(const ModelConfig& config);
 // Sizes, head lengths, the norm's epsilon and the rope.
 std::vector<GgufSetting> GgufDecoderSizes(const ModelConfig& config,
                                           const GgufDecoderForm& form = {});
+// Writes the number of key heads by layer: 0 where `has_heads` is false.
+void SetGgufHeadsByLayer(const ModelConfig& config, bool (*has_heads)(const ModelConfig&, int64_t),
+                         std::vector<GgufSetting>& settings);
+// Writes the width of the MLP by layer: 0 where `has_mlp` is false.
+void SetGgufMlpByLayer(const ModelConfig& config, bool (*has_mlp)(const ModelConfig&, int64_t),
+                       std::vector<GgufSetting>& settings);
 // The window, if a layer has one.
 void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings);
 // The window and its layers, if a layer has one.

@@ -65,6 +65,17 @@ inline constexpr auto kGgufFourNormParts = std::to_array<GgufPart>({
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
 });
+// For rows in several lists.
+template <size_t... n>
+constexpr auto JoinGgufParts(const std::array<GgufPart, n>&... parts) {
+  std::array<GgufPart, (n + ...)> rows{};
+  size_t at = 0;
+  const auto add = [&](const auto& part) {
+    for (const GgufPart& row : part) rows[at++] = row;
+  };
+  (add(parts), ...);
+  return rows;
+}
 inline constexpr auto kGgufDecoderEnds = std::to_array<GgufPart>({
     {"token_embd", "model.embed_tokens"},
     {"output_norm", "model.norm"},

@@ -20,14 +20,13 @@ double YarnAttention(double factor) { return factor > 1 ? 0.1 * std::log(factor)
 
 // Follows llama.cpp where its YaRN differs from Hugging Face's: the attention factors multiply the
 // formula's own factor. `attention_factor` replaces that factor, so it holds the product.
-Json YarnScaling(const GgufMetadata& metadata, bool has_mscale, double factor) {
+Json YarnScaling(const GgufMetadata& metadata, GgufMscale mscale, double factor) {
   const auto refuse_unless = [&](std::string_view key, double plain) {
     if (metadata.Number(key).value_or(plain) == plain) return;
     metadata.Unsupported(
         key, "is not " + std::to_string(static_cast<int>(plain)) + ", which is not supported");
   };
-  constexpr std::string_view kMultiplier = "rope.scaling.yarn_log_multiplier";
-  if (!has_mscale) refuse_unless(kMultiplier, 0);
+  if (mscale == GgufMscale::kNone) refuse_unless(kGgufMscaleKey, 0);
   refuse_unless("rope.scaling.yarn_ext_factor", 1);
   Json scaling = {{"rope_type", "yarn"}, {"factor", factor}};
   const auto copy = [&](std::string_view key, const char* field) {
@@ -40,8 +39,13 @@ Json YarnScaling(const GgufMetadata& metadata, bool has_mscale, double factor) {
   copy("rope.scaling.yarn_beta_slow", "beta_slow");
   const double attention = Shortest(metadata.Number("rope.scaling.attn_factor").value_or(1)) *
                            Shortest(metadata.Number("rope.scaling.yarn_attn_factor").value_or(1));
-  const double multiplier = metadata.Number(kMultiplier).value_or(0);
-  if (multiplier != 0) {
+  const double multiplier = metadata.Number(kGgufMscaleKey).value_or(0);
+  if (multiplier != 0 && mscale == GgufMscale::kTenths) {
+    // The product of a float and ten: its nearest float prints like the number that was stored.
+    const double all = Shortest(static_cast<float>(multiplier / kGgufMscaleTenth));
+    scaling["mscale"] = all;
+    scaling["mscale_all_dim"] = all;
+  } else if (multiplier != 0) {
     scaling["mscale"] = 1.0;
     scaling["mscale_all_dim"] = Shortest(multiplier);
   }
@@ -95,7 +99,7 @@ Json Llama3Scaling(const GgufMetadata& metadata, const std::vector<float>& divis
 
 // Returns the rope scaling of the keys, null for none. As in llama.cpp, a factor without a type is
 // linear, `rope.scale_linear` is its old name, and factors 0 and 1 change nothing.
-Json ScalingOfKeys(const GgufMetadata& metadata, bool has_mscale) {
+Json ScalingOfKeys(const GgufMetadata& metadata, GgufMscale mscale) {
   const std::string_view type = metadata.String("rope.scaling.type").value_or("linear");
   if (type != "none" && type != "linear" && type != "yarn") {
     metadata.Unsupported("rope.scaling.type",
@@ -105,7 +109,7 @@ Json ScalingOfKeys(const GgufMetadata& metadata, bool has_mscale) {
   auto stated = metadata.Number("rope.scaling.factor");
   if (!stated) stated = metadata.Number("rope.scale_linear");
   const double factor = stated.value_or(0) == 0 ? 1 : Shortest(*stated);
-  if (type == "yarn") return YarnScaling(metadata, has_mscale, factor);
+  if (type == "yarn") return YarnScaling(metadata, mscale, factor);
   return factor == 1 ? Json(nullptr) : Json{{"rope_type", "linear"}, {"factor", factor}};
 }
 
@@ -119,8 +123,8 @@ int64_t HeadDimOf(const Json& json) {
 
 }  // namespace
 
-void ReadGgufRopeScaling(const GgufMetadata& metadata, bool has_mscale, Json& json) {
-  Json scaling = ScalingOfKeys(metadata, has_mscale);
+void ReadGgufRopeScaling(const GgufMetadata& metadata, GgufMscale mscale, Json& json) {
+  Json scaling = ScalingOfKeys(metadata, mscale);
   const std::vector<float> divisors =
       metadata.RopeDivisors(kGgufRopeDivisors, HeadDimOf(json) / 2).value_or(std::vector<float>());
   if (std::any_of(divisors.begin(), divisors.end(), [](float divisor) { return divisor != 1; })) {
@@ -136,7 +140,8 @@ void ReadGgufRopeScaling(const GgufMetadata& metadata, bool has_mscale, Json& js
   if (!scaling.is_null()) json["rope_scaling"] = std::move(scaling);
 }
 
-void AddGgufRopeScaling(const RopeScaling& scaling, std::vector<GgufSetting>& settings) {
+void AddGgufRopeScaling(const RopeScaling& scaling, std::vector<GgufSetting>& settings,
+                        GgufMscale mscale) {
   const auto add_number = [&](std::string_view key, double value) {
     settings.push_back({key, static_cast<float>(value)});
   };
@@ -151,6 +156,10 @@ void AddGgufRopeScaling(const RopeScaling& scaling, std::vector<GgufSetting>& se
                       static_cast<uint32_t>(scaling.original_max_positions)});
   add_number("rope.scaling.yarn_beta_fast", scaling.beta_fast);
   add_number("rope.scaling.yarn_beta_slow", scaling.beta_slow);
+  if (mscale == GgufMscale::kTenths && scaling.mscale_all_dim != 0) {
+    add_number(kGgufMscaleKey, kGgufMscaleTenth * scaling.mscale_all_dim);
+    return;  // the attention factor follows from it
+  }
   // Readers multiply the formula's own factor by this key.
   const double own = YarnAttention(scaling.factor);
   if (std::abs(scaling.attention_factor - own) > 1e-6 * own) {

@@ -75,16 +75,24 @@ TEST_F(Mxfp4ModelTest, BlocksGiveTheSameBitsInAnyChunksAndComeNearBf16) {
   EXPECT_LT(std::sqrt(error / norm), 0.1);
 }
 
-TEST_F(Mxfp4ModelTest, AScaleThatIsNoNumberIsRefusedByName) {
+TEST_F(Mxfp4ModelTest, AScaleThatIsNoNumberIsRefusedByNameInEveryType) {
   model_.SpoilScale();
   ThreadPool pool(1);
   OpsContext ops(Kernels(), pool);
-  try {
-    Model::Load(ModelDir::Open(model_.blocks()), {}, ops);
-    FAIL() << "was loaded";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("model.layers.0.mlp.experts.0."), std::string::npos)
-        << error.what();
+  const std::vector<LoadOptions> all = {{},
+                                        {.dtype = DType::kF32},
+                                        {.dtype = DType::kBF16},
+                                        {.block = BlockFormat::kInt8},
+                                        {.block = BlockFormat::kInt4}};
+  for (const LoadOptions& options : all) {
+    SCOPED_TRACE(std::to_string(&options - all.data()));
+    try {
+      Model::Load(ModelDir::Open(model_.blocks()), options, ops);
+      ADD_FAILURE() << "was loaded";
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("model.layers.0.mlp.experts.0."), std::string::npos) << what;
+    }
   }
 }
 

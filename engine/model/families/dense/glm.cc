@@ -54,13 +54,21 @@ constexpr auto kGgufParts = std::to_array<GgufPart>({
     {"ffn_down", "mlp.down_proj"},
 });
 
+std::string GgufCaveat(const ModelConfig& c) {
+  return c.attention.n_heads * c.attention.head_dim == c.hidden_dim
+             ? ""
+             : "llama.cpp loads this architecture only if the heads are together as wide as the "
+               "model";
+}
+
 constexpr GgufArchitecture kGguf{.name = "chatglm",
                                  .parts = kGgufParts,
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGlmGguf,
                                  .write_config = WriteGgufDecoder,
-                                 .limits = kGlmGgufLimits};
+                                 .limits = kGlmGgufLimits,
+                                 .caveat = GgufCaveat};
 
 }  // namespace
 

@@ -117,7 +117,7 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json, {.has_mscale = true});
+  ReadGgufDecoder(metadata, json, {.mscale = GgufMscale::kWhole});
   json["hidden_act"] = "silu";
   json["sliding_window"] = nullptr;
   Json rope{{"rope_type", "default"}};

@@ -7,6 +7,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/expert_parts.h"
+#include "engine/model/families/experts/latent_gguf.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/latent_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -56,6 +57,22 @@ Json WriteConfig(const ModelConfig& c) {
 
 void ShapeTiny(ModelConfig& c) { ShapeTinyLatent(c); }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadLatentGguf(metadata, kGgufSoftmax, json);
+  const bool has_groups = json["n_group"] > 1;
+  json["topk_method"] = has_groups ? "group_limited_greedy" : "greedy";
+}
+
+constexpr GgufArchitecture kGguf{.name = kLatentGgufName,
+                                 .parts = kLatentGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteLatentGguf,
+                                 .limits = kLatentGgufLimits,
+                                 .has_experts = true,
+                                 .caveat = LatentGgufCaveat};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -68,6 +85,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLatentRopes,
     .forward = LatentForward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
     .maxtext = &kLatentMaxText,
     .lora = &kLatentLoraNames,
 };

@@ -8,6 +8,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/expert_parts.h"
+#include "engine/model/families/experts/latent_gguf.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/latent_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -67,6 +68,27 @@ void ShapeTiny(ModelConfig& c) {
   c.experts.router.normalise = true;
 }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadLatentGguf(metadata, kGgufSigmoid, json);
+  json["rope_interleave"] = true;
+}
+
+// The first files of this architecture had no score and were DeepSeek-V2's.
+bool OwnsGguf(const GgufMetadata& metadata) {
+  return GgufScore(metadata, kGgufSoftmax) == kGgufSigmoid;
+}
+
+constexpr GgufArchitecture kGguf{.name = kLatentGgufName,
+                                 .parts = kLatentGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteLatentGguf,
+                                 .limits = kLatentGgufLimits,
+                                 .has_experts = true,
+                                 .owns = OwnsGguf,
+                                 .caveat = LatentGgufCaveat};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -79,6 +101,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLatentRopes,
     .forward = LatentForward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
     .maxtext = &kLatentMaxText,
     .lora = &kLatentLoraNames,
 };

@@ -6,8 +6,13 @@
 #include <string>
 
 #include "engine/io/json.h"
+#include "engine/model/families/expert_gguf.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
@@ -70,6 +75,22 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   return c;
 }
 
+// The first and last layers with experts, and the distance between two of them.
+struct ExpertLayers {
+  int64_t start = 0, end = 0, interval = 1;
+};
+ExpertLayers ExpertLayersOf(const ModelConfig& c) {
+  ExpertLayers layers{.start = FirstExpertLayer(c)};
+  int64_t second = layers.start + 1;
+  while (second < c.n_layers && !c.HasExperts(second)) ++second;
+  if (second < c.n_layers) layers.interval = second - layers.start;
+  layers.end = layers.start;
+  for (int64_t i = layers.start; i < c.n_layers; ++i) {
+    if (c.HasExperts(i)) layers.end = i;
+  }
+  return layers;
+}
+
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "Ernie4_5_MoeForCausalLM", "ernie4_5_moe");
   json.erase("attention_bias");
@@ -77,16 +98,10 @@ Json WriteConfig(const ModelConfig& c) {
   WriteExperts(c, kKeys, json);
   json.erase("norm_topk_prob");
   json["moe_num_shared_experts"] = c.experts.shared_ffn_dim / c.experts.ffn_dim;
-  // The first and last layers with experts, and the distance between two of them.
-  const int64_t start = FirstExpertLayer(c);
-  int64_t second = start + 1, end = start;
-  while (second < c.n_layers && !c.HasExperts(second)) ++second;
-  for (int64_t i = start; i < c.n_layers; ++i) {
-    if (c.HasExperts(i)) end = i;
-  }
-  json["moe_layer_start_index"] = start;
-  json["moe_layer_end_index"] = end;
-  json["moe_layer_interval"] = second < c.n_layers ? second - start : 1;
+  const ExpertLayers layers = ExpertLayersOf(c);
+  json["moe_layer_start_index"] = layers.start;
+  json["moe_layer_end_index"] = layers.end;
+  json["moe_layer_interval"] = layers.interval;
   return json;
 }
 
@@ -115,6 +130,82 @@ void ShapeTiny(ModelConfig& c) {
   c.experts.layers.front() = false;
 }
 
+constexpr std::string_view kGgufStepKey = "interleave_moe_layer_step";
+constexpr std::string_view kGgufDenseKey = "leading_dense_block_count";
+constexpr std::string_view kGgufSharedKey = "expert_shared_count";
+constexpr std::string_view kGgufSharedWidthKey = "expert_shared_feed_forward_length";
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  ReadGgufExperts(metadata, kKeys.count, json);
+  json.erase("num_experts_per_tok");
+  json[kKeys.top_k] = metadata.RequiredInt("expert_used_count");
+  json.erase("attention_bias");
+  const int64_t width = metadata.RequiredInt("expert_feed_forward_length");
+  const int64_t shared = metadata.Int(kGgufSharedKey).value_or(0);
+  // The width counts, as for llama.cpp's graph; it was computed apart from the number.
+  const int64_t shared_width = metadata.Int(kGgufSharedWidthKey).value_or(0);
+  if (shared_width != shared * width) {
+    metadata.Unsupported(kGgufSharedWidthKey,
+                         "is " + std::to_string(shared_width) + ", but " + std::to_string(shared) +
+                             " shared experts of width " + std::to_string(width) +
+                             " have another, which is not supported");
+  }
+  json[kKeys.ffn] = width;
+  json["moe_num_shared_experts"] = shared;
+  json["moe_layer_interval"] = metadata.Int(kGgufStepKey).value_or(1);
+  json["moe_layer_start_index"] = metadata.Int(kGgufDenseKey).value_or(0);
+  json["use_bias"] = false;
+  json["hidden_act"] = "silu";
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
+  AddGgufExperts(c, settings);
+  const ExpertLayers layers = ExpertLayersOf(c);
+  const auto add = [&](std::string_view key, int64_t value) {
+    settings.push_back({key, static_cast<uint32_t>(value)});
+  };
+  add(kGgufStepKey, layers.interval);
+  add(kGgufDenseKey, layers.start);
+  add(kGgufSharedKey, c.experts.shared_ffn_dim / c.experts.ffn_dim);
+  add(kGgufSharedWidthKey, c.experts.shared_ffn_dim);
+  return settings;
+}
+
+// Readers know a first layer with experts and a distance, and go on to the end.
+std::string RequireExpertsToTheEnd(const ModelConfig& c) {
+  const ExpertLayers layers = ExpertLayersOf(c);
+  for (int64_t i = 0; i < c.n_layers; ++i) {
+    if (c.HasExperts(i) != (i >= layers.start && (i + 1) % layers.interval == 0)) {
+      return "'moe_layer_end_index' " + std::to_string(layers.end);
+    }
+  }
+  return "";
+}
+
+constexpr auto kGgufParts = JoinGgufParts(
+    std::to_array<GgufPart>({
+        {"attn_norm", "input_layernorm"},
+        {"attn_q", "self_attn.q_proj"},
+        {"attn_k", "self_attn.k_proj"},
+        {"attn_v", "self_attn.v_proj"},
+        {"attn_output", "self_attn.o_proj"},
+        {"ffn_norm", "post_attention_layernorm"},
+        {"exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias", GgufChange::kOneRow},
+    }),
+    kGgufSharedExpertParts);
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RequirePlainRope, RequireSilu, RequireExpertsToTheEnd});
+constexpr GgufArchitecture kGguf{.name = "ernie4_5-moe",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits,
+                                 .has_experts = true};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -127,6 +218,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListInterleavedRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
     .lora = &kExpertLoraNames,
 };
 

@@ -5,8 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/io/json.h"
+#include "engine/model/families/expert_gguf.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
@@ -96,6 +101,47 @@ void ShapeTiny(ModelConfig& c) {
   c.experts.layers.front() = false;
 }
 
+constexpr GgufDecoderForm kGgufForm{.partial_rope = true};
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json, kGgufForm);
+  ReadGgufExperts(metadata, kKeys.count, json);
+  ReadGgufRouter(metadata, kGgufSigmoid, json);
+  json["use_qk_norm"] = metadata.HasTensor("blk.0.attn_q_norm.weight");
+  json["hidden_act"] = "silu";
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
+  AddGgufExperts(c, settings);
+  AddGgufRouter(c, settings);
+  return settings;
+}
+
+constexpr auto kGgufParts =
+    JoinGgufParts(std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm"},
+                      {"attn_q", "self_attn.q_proj"},
+                      {"attn_k", "self_attn.k_proj"},
+                      {"attn_v", "self_attn.v_proj"},
+                      {"attn_output", "self_attn.o_proj"},
+                      {"attn_q_norm", "self_attn.q_norm"},
+                      {"attn_k_norm", "self_attn.k_norm"},
+                      {"post_attention_norm", "post_attention_layernorm"},
+                      {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
+                  }),
+                  kGgufSharedExpertParts);
+constexpr auto kGgufLimits = std::to_array<GgufLimit>(
+    {RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RequireDenseLayersFirst});
+constexpr GgufArchitecture kGguf{.name = "glm4moe",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits,
+                                 .has_experts = true};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -108,6 +154,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
     .lora = &kExpertLoraNames,
 };
 

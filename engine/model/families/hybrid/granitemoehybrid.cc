@@ -15,9 +15,14 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/granite_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
+#include "engine/model/families/hybrid/mamba_gguf.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
 #include "engine/model/families/hybrid/recurrent_parts.h"
 #include "engine/model/families/llama_decoder.h"
@@ -202,6 +207,86 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers = {true, false, true, true};
 }
 
+constexpr GgufDecoderForm kGgufForm{.heads_by_layer = true};
+constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_n_heads",
+                                      .head_dim = "mamba_d_head",
+                                      .n_groups = "mamba_n_groups",
+                                      .state_dim = "mamba_d_state",
+                                      .kernel = "mamba_d_conv",
+                                      .conv_bias = "mamba_conv_bias",
+                                      .proj_bias = "mamba_proj_bias"};
+constexpr std::string_view kGgufHasRope = "rope.scaling.finetuned";
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json, kGgufForm);
+  ReadGgufMultipliers(metadata, json);
+  ReadMambaGguf(metadata, kGgufFields, json);
+  const int64_t hidden = json["hidden_size"].get<int64_t>();
+  const int64_t ffn = json["intermediate_size"].get<int64_t>();
+  json["mamba_expand"] = MambaGgufExpansion(metadata, hidden);
+  json["hidden_act"] = "silu";
+  json["shared_intermediate_size"] = ffn;
+  json["num_local_experts"] = 0;
+  json["num_experts_per_tok"] = 0;
+  json["position_embedding_type"] = metadata.Bool(kGgufHasRope).value_or(true) ? "rope" : "nope";
+  json["layer_types"] = Json::array();
+  for (const bool is_scan : ReadGgufLayersWithoutHeads(metadata)) {
+    json["layer_types"].push_back(is_scan ? kMambaLayer : "full_attention");
+  }
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
+  SetGgufHeadsByLayer(
+      c, [](const ModelConfig& config, int64_t layer) { return !config.IsRecurrent(layer); },
+      settings);
+  AddMambaGguf(c, settings);
+  AddGgufMultipliers(c, settings);
+  settings.push_back({kGgufHasRope, c.layer_ropes.empty()});
+  return settings;
+}
+
+// The file has the halves of the shared MLP's first product apart. With experts they have other
+// names.
+int64_t HalfRows(const ModelConfig& c) { return c.ffn_dim; }
+int64_t GateRow(const ModelConfig&, int64_t row) { return row; }
+int64_t UpRow(const ModelConfig& c, int64_t row) { return c.ffn_dim + row; }
+constexpr GgufOrder kGateRows{.count = HalfRows, .of = GateRow, .is_part = true};
+constexpr GgufOrder kUpRows{.count = HalfRows, .of = UpRow, .is_part = true};
+
+std::string RefuseExperts(const ModelConfig& c) {
+  return c.experts.router.n_experts > 0 ? "experts" : "";
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
+    {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "shared_mlp.input_linear", GgufChange::kNone, &kGateRows},
+    {"ffn_up", "shared_mlp.input_linear", GgufChange::kNone, &kUpRows},
+    {"ffn_down", "shared_mlp.output_linear"},
+    {"ssm_in", "mamba.in_proj"},
+    {"ssm_conv1d", "mamba.conv1d", GgufChange::kTaps},
+    {"ssm_dt.bias", "mamba.dt_bias"},
+    {"ssm_a", "mamba.A_log", GgufChange::kNegativeExpColumn},
+    {"ssm_d", "mamba.D", GgufChange::kColumn},
+    {"ssm_norm", "mamba.norm", GgufChange::kGroups},
+    {"ssm_out", "mamba.out_proj"},
+});
+constexpr auto kGgufLimits = std::to_array<GgufLimit>(
+    {RefuseExperts, RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseAttentionBias,
+     RefuseScanBiases, RefuseTimeStepLimit, RequireDividedScan});
+constexpr GgufArchitecture kGguf{.name = "granitehybrid",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufDecoderEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -214,6 +299,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::granitemoehybrid

@@ -11,6 +11,10 @@
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/hybrid/recurrent_parts.h"
@@ -202,6 +206,67 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers = {true, false, true, false};
 }
 
+constexpr GgufDecoderForm kGgufForm{.heads_by_layer = true, .eps_field = "norm_eps"};
+constexpr std::string_view kGgufTapsKey = "shortconv.l_cache";
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json, kGgufForm);
+  json.erase("attention_bias");
+  json["block_auto_adjust_ff_dim"] = false;
+  json["conv_bias"] = false;
+  json["conv_L_cache"] = metadata.RequiredInt(kGgufTapsKey);
+  Json types = Json::array();
+  for (const bool is_conv : ReadGgufLayersWithoutHeads(metadata)) {
+    types.push_back(is_conv ? kConvLayer : "full_attention");
+  }
+  json["layer_types"] = std::move(types);
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
+  SetGgufHeadsByLayer(
+      c, [](const ModelConfig& config, int64_t layer) { return !config.IsRecurrent(layer); },
+      settings);
+  settings.push_back({kGgufTapsKey, static_cast<uint32_t>(c.recurrent.conv.kernel)});
+  return settings;
+}
+
+std::string RefuseConvBias(const ModelConfig& c) {
+  return c.recurrent.conv_bias ? "'conv_bias': true" : "";
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "operator_norm"},
+    {"shortconv.in_proj", "conv.in_proj"},
+    {"shortconv.conv", "conv.conv", GgufChange::kTaps},
+    {"shortconv.out_proj", "conv.out_proj"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.out_proj"},
+    {"attn_q_norm", "self_attn.q_layernorm"},
+    {"attn_k_norm", "self_attn.k_layernorm"},
+    {"ffn_norm", "ffn_norm"},
+    {"ffn_gate", "feed_forward.w1"},
+    {"ffn_up", "feed_forward.w3"},
+    {"ffn_down", "feed_forward.w2"},
+});
+// The last norm has the name of a norm of embeddings, in all files of this architecture.
+constexpr auto kGgufEnds = std::to_array<GgufPart>({
+    {"token_embd", "model.embed_tokens"},
+    {"token_embd_norm", "model.embedding_norm"},
+    {"output", "lm_head"},
+});
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RefuseConvBias});
+constexpr GgufArchitecture kGguf{.name = "lfm2",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -214,6 +279,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::lfm2

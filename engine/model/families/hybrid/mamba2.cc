@@ -10,7 +10,12 @@
 #include "engine/base/check.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hybrid/mamba_gguf.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
 
 namespace tandem::engine::mamba2 {
@@ -115,6 +120,49 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
 }
 
+constexpr MambaGgufFields kGgufFields{.n_heads = "num_heads",
+                                      .head_dim = "head_dim",
+                                      .n_groups = "n_groups",
+                                      .state_dim = "state_size",
+                                      .kernel = "conv_kernel",
+                                      .conv_bias = "use_conv_bias",
+                                      .proj_bias = "use_bias"};
+constexpr std::string_view kGgufEps = "attention.layer_norm_rms_epsilon";
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  const int64_t hidden = metadata.RequiredInt("embedding_length");
+  json["hidden_size"] = hidden;
+  json["num_hidden_layers"] = GgufLayers(metadata);
+  json["max_position_embeddings"] = metadata.RequiredInt("context_length");
+  json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber(kGgufEps));
+  ReadMambaGguf(metadata, kGgufFields, json);
+  json["expand"] = MambaGgufExpansion(metadata, hidden);
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufSizes(c);
+  for (GgufSetting& setting : settings) {
+    const bool is_unused =
+        setting.key == "feed_forward_length" || setting.key.starts_with("attention.head_count");
+    if (is_unused) setting.value = uint32_t{0};  // but required
+  }
+  settings.push_back({kGgufEps, c.norm_eps});
+  AddMambaGguf(c, settings);
+  return settings;
+}
+
+constexpr auto kGgufParts =
+    JoinGgufParts(std::to_array<GgufPart>({{"attn_norm", "norm"}}), kMambaGgufParts);
+constexpr auto kGgufLimits =
+    std::to_array<GgufLimit>({RefuseScanBiases, RefuseTimeStepLimit, RequireDividedScan});
+constexpr GgufArchitecture kGguf{.name = "mamba2",
+                                 .parts = kGgufParts,
+                                 .ends = kBackboneGgufEnds,
+                                 .block = kBackboneGgufBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -127,6 +175,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::mamba2

@@ -8,6 +8,7 @@
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hybrid/delta_decoder.h"
+#include "engine/model/families/hybrid/delta_gguf.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/text_part.h"
 
@@ -52,6 +53,16 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   DeltaDecoderForward(c, {}, weights, ops);
 }
 
+constexpr auto kGgufParts =
+    JoinGgufParts(kDeltaGgufParts, kTiledDeltaGgufParts, kDeltaMlpGgufParts);
+constexpr GgufArchitecture kGguf{.name = "qwen35",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadDeltaGguf,
+                                 .write_config = WriteSectionedDeltaGguf,
+                                 .limits = kDeltaGgufLimits};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -64,6 +75,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTinyDelta,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::qwen3_5

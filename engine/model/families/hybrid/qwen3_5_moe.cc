@@ -11,6 +11,7 @@
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hybrid/delta_decoder.h"
+#include "engine/model/families/hybrid/delta_gguf.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/text_part.h"
 
@@ -98,6 +99,28 @@ void ShapeTiny(ModelConfig& c) {
   c.experts.shared_ffn_dim = 28;
 }
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadDeltaGguf(metadata, json);
+  ReadDeltaExperts(metadata, json);
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = WriteSectionedDeltaGguf(c);
+  AddDeltaExperts(c, settings);
+  return settings;
+}
+
+constexpr auto kGgufParts =
+    JoinGgufParts(kDeltaGgufParts, kTiledDeltaGgufParts, kDeltaExpertGgufParts);
+constexpr GgufArchitecture kGguf{.name = "qwen35moe",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kDeltaExpertGgufLimits,
+                                 .has_experts = true};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -110,6 +133,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::qwen3_5_moe

@@ -12,6 +12,7 @@
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hybrid/delta_decoder.h"
+#include "engine/model/families/hybrid/delta_gguf.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
@@ -129,6 +130,29 @@ constexpr LoraNames kLora{.rules = kMaxTextRules,
                           .cycle = kMaxTextCycle,
                           .cycle_layer = "layer_"};
 
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadDeltaGguf(metadata, json);
+  ReadDeltaExperts(metadata, json);
+  json["norm_topk_prob"] = true;
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = WriteDeltaGguf(c);
+  AddDeltaExperts(c, settings);
+  return settings;
+}
+
+constexpr auto kGgufParts =
+    JoinGgufParts(kDeltaGgufParts, kFusedDeltaGgufParts, kDeltaExpertGgufParts);
+constexpr GgufArchitecture kGguf{.name = "qwen3next",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufOffsetNormEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kDeltaExpertGgufLimits,
+                                 .has_experts = true};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -141,6 +165,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
     .maxtext = &kMaxText,
     .lora = &kLora,
 };

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <array>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/model/families/config.h"
+#include "engine/model/families/gguf_architecture.h"
+
+namespace tandem::engine {
+
+// Mamba-2 mixers in GGUF files.
+
+// Config.json's names of the sizes that a file has.
+struct MambaGgufFields {
+  const char* n_heads;
+  const char* head_dim;
+  const char* n_groups;
+  const char* state_dim;
+  const char* kernel;
+  const char* conv_bias;
+  const char* proj_bias;
+};
+// Throws kUnsupported for sizes that do not divide each other.
+void ReadMambaGguf(const GgufMetadata& metadata, const MambaGgufFields& fields,
+                   nlohmann::ordered_json& json);
+// The width by hidden_dim. Throws kUnsupported when it is no whole number.
+int64_t MambaGgufExpansion(const GgufMetadata& metadata, int64_t hidden_dim);
+void AddMambaGguf(const ModelConfig& config, std::vector<GgufSetting>& settings);
+
+// Rows of GgufArchitecture::limits.
+std::string RefuseScanBiases(const ModelConfig& config);
+std::string RefuseTimeStepLimit(const ModelConfig& config);
+// llama.cpp stops at another width.
+std::string RequireDividedScan(const ModelConfig& config);
+
+// `mixer` holds the names of a mixer's weights.
+inline constexpr auto kMambaGgufParts = std::to_array<GgufPart>({
+    {"ssm_in", "mixer.in_proj"},
+    {"ssm_conv1d", "mixer.conv1d", GgufChange::kTaps},
+    {"ssm_dt.bias", "mixer.dt_bias"},
+    {"ssm_a", "mixer.A_log", GgufChange::kNegativeExpColumn},
+    {"ssm_d", "mixer.D", GgufChange::kColumn},
+    {"ssm_norm", "mixer.norm", GgufChange::kGroups},
+    {"ssm_out", "mixer.out_proj"},
+});
+inline constexpr auto kBackboneGgufEnds = std::to_array<GgufPart>({
+    {"token_embd", "backbone.embeddings"},
+    {"output_norm", "backbone.norm_f"},
+    {"output", "lm_head"},
+});
+inline constexpr std::string_view kBackboneGgufBlock = "backbone.layers.";
+
+}  // namespace tandem::engine
