@@ -18,7 +18,7 @@ struct ReplyUsage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t reasoning_tokens = 0;  // subset of completion_tokens
+  int64_t reasoning_tokens = 0;            // subset of completion_tokens
   int64_t accepted_prediction_tokens = 0;  // subset of completion_tokens
   int64_t rejected_prediction_tokens = 0;  // wrong guesses; not part of completion_tokens
 };

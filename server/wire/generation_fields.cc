@@ -162,8 +162,9 @@ void ReadPrediction(FieldReader& reader, GenerationFields& fields) {
     throw BadValue("prediction.type", "prediction.type must be \"content\"");
   }
   const auto refuse = [] {
-    return BadValue("prediction.content",
-                    "prediction.content must be a string or an array of {\"type\": \"text\"} parts");
+    return BadValue(
+        "prediction.content",
+        "prediction.content must be a string or an array of {\"type\": \"text\"} parts");
   };
   const Json* content = members.Any("content");
   if (content == nullptr) throw refuse();

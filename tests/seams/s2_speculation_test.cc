@@ -138,9 +138,9 @@ TEST_P(S2ConstrainedSpeculation, GrammarsAcceptDraftsTokenByToken) {
   if (LlguidanceVersion().empty()) GTEST_SKIP() << "built without Rust";
   std::vector<GenerationRequest> requests = RepeatingRequests();
   for (size_t i = 0; i < requests.size(); ++i) {
-    requests[i].grammar = model_.grammars->Compile(
-        i % 2 == 0 ? RegexGrammar("([a-c]{3} )+", "regex")
-                   : JsonObjectGrammar({.is_compact = true}));
+    requests[i].grammar =
+        model_.grammars->Compile(i % 2 == 0 ? RegexGrammar("([a-c]{3} )+", "regex")
+                                            : JsonObjectGrammar({.is_compact = true}));
     requests[i].stop.ignore_end_tokens = false;
     requests[i].stop.strings.clear();
     requests[i].sampling.logit_bias.clear();
