@@ -30,7 +30,8 @@ CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress
                               std::vector<std::vector<std::byte>>* bytes);
 
 // Restores weights, optimiser and data position from the checkpoint. Throws when it belongs to
-// another run; warns about permitted differences.
+// another run; warns about permitted differences. The first rank reads; all ranks call this and get
+// the same state.
 RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn);
 
 }  // namespace tandem::training

@@ -24,7 +24,8 @@ bool Guarded(const WarnFunction& warn, const std::string& what, const Action& ac
 }
 
 // Finds and writes the checkpoints of a run, in the background or while the run waits. Reports the
-// outcome of a save from the run's thread, at its next call. Borrows the parts.
+// outcome of a save from the run's thread, at its next call. Borrows the parts. All ranks of a run
+// make the same calls; only the first one reads and writes files.
 class RunSaver {
  public:
   enum class Wait { kNo, kYes };
@@ -51,14 +52,17 @@ class RunSaver {
   bool has_checkpoint() const { return !newest_.empty(); }
 
  private:
-  std::optional<FoundCheckpoint> FindNewest(std::vector<std::string>* unusable);
+  std::optional<FoundCheckpoint> BeginHere();
+  std::optional<FoundCheckpoint> FindHere(std::vector<std::string>* unusable);
+  // All ranks get the first rank's.
+  std::optional<FoundCheckpoint> Shared(std::optional<FoundCheckpoint> found);
   [[noreturn]] void ThrowUnusable(const std::vector<std::string>& unusable) const;
   void Saved(const std::filesystem::path& checkpoint);
 
   const RunParts& parts_;
   const Reports reports_;
-  CheckpointStore store_;
-  CheckpointWriter writer_;
+  std::optional<CheckpointStore> store_;  // only on the first rank: the others cannot write
+  std::optional<CheckpointWriter> writer_;
   std::filesystem::path newest_;
 };
 

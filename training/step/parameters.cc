@@ -1,5 +1,6 @@
 #include "training/step/parameters.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -17,6 +18,9 @@ using engine::DType;
 using engine::SourceLayout;
 using engine::WeightKind;
 using engine::WeightSpec;
+
+constexpr int64_t kGradientAlign = 16;               // floats: a tensor begins at a cache line
+constexpr int64_t kZeroedAtOnce = int64_t{1} << 22;  // bytes
 
 // SplitMix64 (Steele, Lea, Flood): a bijection that turns counters into random bits.
 uint64_t Mix(uint64_t x) {
@@ -97,10 +101,10 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     bytes_ += static_cast<int64_t>(bytes);
     return AlignedBuffer(bytes);
   };
+  TakeGradients();
   for (size_t i = 0; i < specs_.size(); ++i) {
     const WeightSpec& spec = specs_[i];
     Parameter& p = parameters_[i];
-    p.elements = spec.n * spec.k;
     const auto elements = static_cast<size_t>(p.elements);
     p.master = take(elements * engine::DTypeBytes(dtype));
     if (split()) p.low = take(elements * sizeof(int16_t));
@@ -117,8 +121,6 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     }
 
     if (!trained_[i]) continue;
-    p.gradient = take(elements * sizeof(float));
-    gradients_[i] = p.gradient.as<float>();
     ParameterState state;
     state.elements = p.elements;
     state.decays = decays[i];
@@ -129,8 +131,24 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
       state.master = p.master.as<float>();
     }
     TakeMoments(MomentsOf(optimizer, p.elements, spec.kind == WeightKind::kMatrix), &p, &state);
-    state.gradient = p.gradient.as<float>();
+    state.gradient = gradients_[i];
     states_.push_back(state);
+  }
+}
+
+void ParameterStore::TakeGradients() {
+  int64_t end = 0;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    Parameter& p = parameters_[i];
+    p.elements = specs_[i].n * specs_[i].k;
+    p.gradient_begin = end;
+    if (!trained_[i]) continue;
+    end += (p.elements + kGradientAlign - 1) / kGradientAlign * kGradientAlign;
+    bytes_ += p.elements * static_cast<int64_t>(sizeof(float));
+  }
+  gradient_ = AlignedBuffer(static_cast<size_t>(end) * sizeof(float));
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (trained_[i]) gradients_[i] = gradient_.as<float>() + parameters_[i].gradient_begin;
   }
 }
 
@@ -237,10 +255,25 @@ void ParameterStore::Repack(engine::OpsContext& ops) {
 }
 
 void ParameterStore::ZeroGradients(engine::OpsContext& ops) {
-  ops.pool().ParallelFor(static_cast<int64_t>(parameters_.size()), [&](int64_t i, int) {
-    AlignedBuffer& gradient = parameters_[static_cast<size_t>(i)].gradient;
-    if (gradient.size() > 0) std::memset(gradient.data(), 0, gradient.size());
+  const auto bytes = static_cast<int64_t>(gradient_.size());
+  ops.pool().ParallelFor((bytes + kZeroedAtOnce - 1) / kZeroedAtOnce, [&](int64_t i, int) {
+    const int64_t begin = i * kZeroedAtOnce;
+    std::memset(gradient_.data() + begin, 0,
+                static_cast<size_t>(std::min(kZeroedAtOnce, bytes - begin)));
   });
+}
+
+std::pair<int64_t, int64_t> ParameterStore::FlatRange(size_t i) const {
+  const Parameter& p = parameters_[i];
+  return {p.gradient_begin, p.gradient_begin + (trained_[i] ? p.elements : 0)};
+}
+
+void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>& visit) {
+  for (Parameter& p : parameters_) {
+    for (AlignedBuffer* buffer : {&p.master, &p.low, &p.m, &p.v, &p.m_scales, &p.v_scales}) {
+      if (buffer->size() > 0) visit(buffer->span());
+    }
+  }
 }
 
 int64_t ParameterStore::parameter_count() const {

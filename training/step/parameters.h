@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
@@ -47,6 +49,11 @@ class ParameterStore {
   // Rebuilds panels and vectors from the masters. Call it after every change of the masters.
   void Repack(engine::OpsContext& ops);
   void ZeroGradients(engine::OpsContext& ops);
+  // The gradients of all trained weights in one piece, with zeros between tensors. Begins at the
+  // first weight.
+  std::span<float> flat_gradient() { return {gradient_.as<float>(), gradient_.size() / 4}; }
+  // Where weight i's gradient lies in it; both ends equal for a frozen weight.
+  std::pair<int64_t, int64_t> FlatRange(size_t i) const;
 
   size_t size() const { return specs_.size(); }
   const std::vector<engine::WeightSpec>& specs() const { return specs_; }
@@ -75,6 +82,8 @@ class ParameterStore {
   //   "m_scales/<name>" and "v_scales/<name>".
   // - "low/<name>": the low halves of split masters.
   std::vector<engine::NamedTensor> OptimizerTensors() const;
+  // Calls `visit` with the bytes of every buffer that training changes: masters and moments.
+  void VisitState(const std::function<void(std::span<std::byte>)>& visit);
   // Copies those tensors back. Throws kDataLoss naming a missing or misshapen tensor.
   void RestoreOptimizer(const engine::SafetensorsFile& file, const std::string& source);
 
@@ -85,11 +94,12 @@ class ParameterStore {
     AlignedBuffer low;     // i16
     AlignedBuffer m, v;    // f32, or codes
     AlignedBuffer m_scales, v_scales;
-    AlignedBuffer gradient;
+    int64_t gradient_begin = 0;  // in the flat gradient
     AlignedBuffer panels;
     AlignedBuffer vector;  // f32
   };
 
+  void TakeGradients();
   void TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state);
   void Load(size_t i, const engine::ConstTensorView* tensor, const std::string& source);
   bool split() const { return dtype_ == engine::DType::kBF16; }
@@ -99,6 +109,7 @@ class ParameterStore {
   std::vector<bool> trained_;
   std::vector<Parameter> parameters_;
   engine::Weights weights_;
+  AlignedBuffer gradient_;  // of all trained weights
   std::vector<float*> gradients_;
   std::vector<ParameterState> states_;
   int64_t bytes_ = 0;

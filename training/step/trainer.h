@@ -10,6 +10,7 @@
 #include "engine/model/families/family.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
+#include "training/dist/collectives.h"
 #include "training/optim/guards.h"
 #include "training/program/executor.h"
 #include "training/step/micro_batch.h"
@@ -33,6 +34,12 @@ struct TrainerOptions {
   RematOptions remat;
   RouterLossOptions router_loss;  // models with experts only
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
+  // Ranks that share every step: each has the same number of its micro-batches, in rank order.
+  // Null: this is the only one.
+  Collectives* ranks = nullptr;
+  // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
+  // power of two of them, every number of ranks gives the same bits.
+  bool tree_sums = false;
 };
 
 struct StepResult {
@@ -70,7 +77,10 @@ engine::ModelConfig TrainedConfig(engine::ModelConfig config, const TrainerOptio
 RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
                           std::vector<LoraTarget> targets);
 
-EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches);
+// With `ranks`, which all pass the same batches, each rank computes its share of them; the result
+// has the same bits.
+EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches,
+                                 Collectives* ranks = nullptr);
 // Log-probabilities of a batch's pairs, in order. Equal to serving's, bit for bit.
 std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& batch);
 
@@ -89,9 +99,9 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // One optimiser step over micro-batches: sums their gradients and divides the loss by the tokens,
-  // or pairs, of all of them. A spike, or a loss or gradient that is not finite, leaves the weights
-  // unchanged.
+  // One optimiser step over micro-batches, this rank's and those of all others: sums their
+  // gradients and divides the loss by the tokens, or pairs, of all of them. A spike, or a loss or
+  // gradient that is not finite, leaves the weights unchanged.
   StepResult Step(std::span<const MicroBatch> batches);
   // Forward and backward without the update. The gradients stay in parameters().gradients().
   StepResult Gradients(std::span<const MicroBatch> batches);
@@ -121,6 +131,10 @@ class Trainer {
   const SpikeGuard& spikes() const { return spikes_; }
 
  private:
+  // Adds the gradients of all batches, times `scale`, and returns the figures of each.
+  std::vector<double> TrainOnAll(std::span<const MicroBatch> batches, float scale, double rows);
+  // Adds the gradient of local micro-batch i to the tree of `n`, which must be a power of two.
+  void AddToTree(int64_t i, int64_t n);
   // Adds a batch's gradients, times `scale`, and its pairs' figures. The returned loss is a sum
   // over tokens, or over pairs.
   CrossEntropyResult TrainOn(const MicroBatch& batch, float scale, double router_share,
@@ -138,6 +152,7 @@ class Trainer {
   engine::Weights weights_;  // the program's weights: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   Trace* trace_ = nullptr;
+  std::vector<AlignedBuffer> tree_;  // by level: the gradient of a complete subtree
   int64_t optimizer_steps_ = 0;
   SpikeGuard spikes_{options_.spikes};
 };
