@@ -360,7 +360,7 @@ class Run {
   }
 
   void Save(Wait wait) {
-    if (!is_first()) return;
+    if (!is_first()) return checkpoints_.Save(progress_, wait);
     const auto start = std::chrono::steady_clock::now();
     // A run resumed from this checkpoint will not write these rows again.
     Guarded([this](const std::string& what) { Warn(what); }, "syncing metrics",

@@ -8,6 +8,7 @@
 #include "engine/io/json.h"
 #include "training/run/run_export.h"
 #include "training/setup/exported_tensors.h"
+#include "training/step/moment_shards.h"
 
 namespace tandem::training {
 namespace {
@@ -190,6 +191,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
 }  // namespace
 
 CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              const std::vector<engine::NamedTensor>& moments,
                               std::vector<std::vector<std::byte>>* bytes) {
   CheckpointContents contents;
   contents.step = progress.step;
@@ -203,6 +205,8 @@ CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress
   if (parts.trainer.base()) contents.tensor_files.back().metadata = AdapterMetadata(parts);
   contents.tensor_files.push_back(
       {"optim.safetensors", parts.trainer.parameters().OptimizerTensors()});
+  auto& optimizer = contents.tensor_files.back().tensors;
+  optimizer.insert(optimizer.end(), moments.begin(), moments.end());
   return contents;
 }
 
@@ -224,6 +228,15 @@ std::string ReadCheckpoint(RunParts& parts, const FoundCheckpoint& found, const 
   return text;
 }
 
+void ScatterIfSharded(RunParts& parts, const FoundCheckpoint& found) {
+  ParameterStore& parameters = parts.trainer.parameters();
+  if (parameters.shard().size == 1) return;
+  const fs::path path = found.dir / "optim.safetensors";
+  std::optional<engine::SafetensorsFile> file;
+  if (parts.is_first_rank()) file = engine::SafetensorsFile::Open(path);
+  ScatterMoments(*parts.ranks, parameters, file ? &*file : nullptr, path.string());
+}
+
 }  // namespace
 
 RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
@@ -235,6 +248,7 @@ RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const Warn
     text = parts.ranks->BroadcastText(text, 0);
     parts.trainer.parameters().VisitState(
         [&](std::span<std::byte> bytes) { parts.ranks->Broadcast(bytes, 0); });
+    ScatterIfSharded(parts, found);
   }
   const ordered_json state = engine::ParseUntrustedJson(text, source);
   RunProgress progress;

@@ -26,7 +26,9 @@ struct RunProgress {
 using WarnFunction = std::function<void(const std::string&)>;
 
 // The run's present state. The tensors borrow `bytes` and the parameters.
+// `moments`: those that ranks share (GatherMoments), which the contents borrow.
 CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              const std::vector<engine::NamedTensor>& moments,
                               std::vector<std::vector<std::byte>>* bytes);
 
 // Restores weights, optimiser and data position from the checkpoint. Throws when it belongs to

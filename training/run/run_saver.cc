@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "training/step/moment_shards.h"
+
 namespace tandem::training {
 
 namespace fs = std::filesystem;
 
-RunSaver::RunSaver(const RunParts& parts, const fs::path& dir, Reports reports)
+RunSaver::RunSaver(RunParts& parts, const fs::path& dir, Reports reports)
     : parts_(parts), reports_(std::move(reports)) {
   if (!parts.is_first_rank()) return;
   store_.emplace(dir, parts.spec.checkpoint.keep);
@@ -80,11 +82,15 @@ void RunSaver::Take(Wait wait) {
 }
 
 void RunSaver::Save(const RunProgress& progress, Wait wait) {
+  GatheredMoments moments;
+  if (parts_.trainer.parameters().shard().size > 1) {
+    moments = GatherMoments(*parts_.ranks, parts_.trainer.parameters());
+  }
   if (!store_) return;
   Take(Wait::kYes);
   Guarded(reports_.warn, "saving a checkpoint", [&] {
     CheckpointSnapshot snapshot;
-    snapshot.contents = ContentsOf(parts_, progress, &snapshot.bytes);
+    snapshot.contents = ContentsOf(parts_, progress, moments.tensors, &snapshot.bytes);
     if (wait == Wait::kNo && parts_.spec.checkpoint.async) {
       // The weights are copies already. The last file holds the optimiser's own tensors.
       if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {

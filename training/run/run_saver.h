@@ -34,7 +34,7 @@ class RunSaver {
     WarnFunction warn;
   };
 
-  RunSaver(const RunParts& parts, const std::filesystem::path& dir, Reports reports);
+  RunSaver(RunParts& parts, const std::filesystem::path& dir, Reports reports);
 
   // Returns the newest valid checkpoint. A run that does not resume moves existing ones aside.
   // Throws kDataLoss naming them when none is valid, unless checkpoint.on_unreadable allows a
@@ -59,7 +59,7 @@ class RunSaver {
   [[noreturn]] void ThrowUnusable(const std::vector<std::string>& unusable) const;
   void Saved(const std::filesystem::path& checkpoint);
 
-  const RunParts& parts_;
+  RunParts& parts_;
   const Reports reports_;
   std::optional<CheckpointStore> store_;  // only on the first rank: the others cannot write
   std::optional<CheckpointWriter> writer_;

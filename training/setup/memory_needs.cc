@@ -66,6 +66,10 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
     const bool may_be_coded = weight.kind == WeightKind::kMatrix;
     moments += MomentBytes(MomentsOf(spec.train.optimizer, elements, may_be_coded), elements);
   }
+  if (spec.parallel.shard_optimizer && spec.step_shape) {
+    const int64_t ranks = spec.step_shape->ranks;
+    moments = (moments + ranks - 1) / ranks;
+  }
   // The tree of world_invariant keeps one gradient per level.
   if (spec.parallel.world_invariant > 1) {
     gradients *= std::bit_width(static_cast<uint64_t>(spec.parallel.world_invariant));

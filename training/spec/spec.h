@@ -174,6 +174,7 @@ struct ParallelSection {
   // Number of equal parts of a step's rows, a power of two. Their gradients are added in a fixed
   // tree, so that every number of ranks that divides it gives the same bits. 0: off.
   int64_t world_invariant = 0;
+  bool shard_optimizer = false;  // each rank keeps its part of the moments
   bool elastic = false;          // resume a run of another number of ranks
   double rank_timeout_s = 1800;  // longest wait for another rank; 0: no limit
 };
@@ -182,6 +183,7 @@ struct ParallelSection {
 struct StepShape {
   int64_t rows_per_batch = 0;
   int64_t batches = 0;
+  int64_t ranks = 1;
 };
 
 struct ResourceSection {

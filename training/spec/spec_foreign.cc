@@ -32,7 +32,6 @@ constexpr Row kRows[] = {
     {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, "the axes are data, fsdp and tensor"},
     {"ici_*", "|1|-1", kMesh}, {"dcn_*", "|1|-1", kMesh}, {"mesh*", "|1|-1|none|None|null", kMesh},
     {"enable_single_controller", kAny, kBackend}, {"skip_jax_distributed_system", kAny, kBackend},
-    {"shard_optimizer_over_data", kAny, kDevices},
     {"enable_single_replica_ckpt_restoring", kAny, kDevices},
     {"scan_layers", kAny, "layers always run in a loop"},
     {"param_scan_axis", kAny, "layers always run in a loop"},

@@ -653,6 +653,9 @@ std::vector<SpecKey> ParallelKeys() {
      Integer(FIELD(parallel.world_invariant), 0, 1 << 16),
      "number of equal parts of a step's rows, a power of two, whose gradients are added in a fixed "
      "tree: 1, 2, 4 … ranks then give the same bits; 0: off"},
+    {{"parallel.shard_optimizer_over_data", "shard_optimizer_over_data"},
+     Bool(FIELD(parallel.shard_optimizer)),
+     "each rank keeps and updates only its part of the moments (ZeRO-1), which changes no bit"},
     {{"parallel.elastic", "elastic"}, Bool(FIELD(parallel.elastic)),
      "resume a checkpoint of another number of ranks; an axis of -1 is computed again"},
     {{"parallel.rank_timeout_s"}, Number(FIELD(parallel.rank_timeout_s), 0, 1e9),

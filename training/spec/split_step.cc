@@ -29,19 +29,19 @@ StepShape SplitStep(const TrainSpec& spec, int64_t ranks) {
     }
     if (parts % ranks != 0) {
       RefuseStep("world_invariant", rows,
-                  "whose " + text + " parts cannot be shared equally by " + ranks_text +
-                      ": run a power of two of at most " + text);
+                 "whose " + text + " parts cannot be shared equally by " + ranks_text +
+                     ": run a power of two of at most " + text);
     }
-    return {rows / parts, parts};
+    return {rows / parts, parts, ranks};
   }
   if (ranks == 1) return {batch, spec.train.gradient_accumulation_steps};
   if (rows % ranks != 0) {
     RefuseStep("per_device_batch_size", rows,
-                "which cannot be shared equally by " + ranks_text +
-                    ": the product must be a multiple of " + std::to_string(ranks));
+               "which cannot be shared equally by " + ranks_text +
+                   ": the product must be a multiple of " + std::to_string(ranks));
   }
   const int64_t size = std::gcd(rows / ranks, batch);
-  return {size, rows / size};
+  return {size, rows / size, ranks};
 }
 
 }  // namespace tandem::training

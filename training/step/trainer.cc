@@ -32,6 +32,15 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   return record;
 }
 
+namespace {
+
+MomentShard ShardOf(const TrainerOptions& options) {
+  if (options.ranks == nullptr || !options.shard_moments) return {};
+  return {options.ranks->rank(), options.ranks->size()};
+}
+
+}  // namespace
+
 Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config,
                  engine::DType dtype, const TrainerOptions& options, engine::OpsContext& ops)
     : family_(family),
@@ -40,7 +49,8 @@ Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& co
       ops_(ops),
       program_(Record(family, config_, RecordingOf(options, dtype, {}))),
       ropes_(engine::MakeRopeTables(family, config_, options.row_length)),
-      parameters_(program_.weight_specs, dtype, options.trained, options.optimizer),
+      parameters_(program_.weight_specs, dtype, options.trained, options.optimizer,
+                  ShardOf(options)),
       weights_(parameters_.weights()),
       executor_(
           std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())) {}
@@ -55,8 +65,8 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
       ops_(ops),
       program_(Record(family_, config_, RecordingOf(options, base_->dtype(), targets_))),
       ropes_(engine::MakeRopeTables(family_, config_, options.row_length)),
-      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {},
-                  options.optimizer),
+      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {}, options.optimizer,
+                  ShardOf(options)),
       weights_(base_->weights()) {
   TANDEM_CHECK(!targets_.empty());
   weights_.insert(weights_.end(), parameters_.weights().begin(), parameters_.weights().end());
@@ -145,7 +155,11 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
       FromAll(options_.ranks, TrainOnAll(batches, static_cast<float>(1 / terms), rows));
   if (options_.ranks != nullptr) {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
-    options_.ranks->AllReduce(parameters_.flat_gradient());
+    if (is_sharded()) {
+      options_.ranks->ReduceScatter(parameters_.flat_gradient());
+    } else {
+      options_.ranks->AllReduce(parameters_.flat_gradient());
+    }
   }
   double correct = 0;
   PreferenceFigures figures;
@@ -242,7 +256,7 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   const double clip = options_.optimizer.clip_norm;
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "gradient norm");
-    result.raw_grad_norm = GlobalNorm(ops_, parameters_.states());
+    result.raw_grad_norm = GradientNorm();
   }
   result.finite = std::isfinite(result.loss) && std::isfinite(result.raw_grad_norm);
   if (!result.finite) return result;
@@ -256,6 +270,7 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
     ApplyOptimizer(ops_, options_.optimizer, result.learning_rate, optimizer_steps_, scale,
                    parameters_.states());
   }
+  if (is_sharded()) GatherMasters();
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "repack");
     parameters_.Repack(ops_);
@@ -263,6 +278,38 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   ++optimizer_steps_;
   result.updated = true;
   return result;
+}
+
+double Trainer::GradientNorm() {
+  if (!is_sharded()) return GlobalNorm(ops_, parameters_.states());
+  // Every block lies in one part, so its sum has the bits of a run without shards.
+  std::vector<double> mine = SquaredBlocks(ops_, parameters_.states());
+  mine.resize(static_cast<size_t>(parameters_.shard_elements() / kNormBlock), 0.0);
+  double total = 0;
+  for (const double sum : options_.ranks->AllGather(mine)) total += sum;
+  return std::sqrt(total);
+}
+
+void Trainer::GatherMasters() {
+  constexpr int64_t kAtOnce = int64_t{1} << 20;
+  const TraceSpan span(trace_, Trace::Lane::kCompute, "gather masters");
+  const int64_t part = parameters_.shard_elements();
+  const auto& shard = parameters_.shard();
+  std::vector<uint32_t> mine;
+  std::vector<uint32_t> all;
+  for (int64_t at = 0; at < part; at += kAtOnce) {
+    const auto n = static_cast<size_t>(std::min(kAtOnce, part - at));
+    mine.resize(n);
+    all.resize(n * static_cast<size_t>(shard.size));
+    parameters_.PackMasters(shard.rank * part + at, mine);
+    options_.ranks->AllGather(std::as_bytes(std::span(mine)),
+                              std::as_writable_bytes(std::span(all)));
+    for (int rank = 0; rank < shard.size; ++rank) {
+      if (rank == shard.rank) continue;
+      parameters_.UnpackMasters(rank * part + at,
+                                std::span(all).subspan(static_cast<size_t>(rank) * n, n));
+    }
+  }
 }
 
 EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {

@@ -37,6 +37,8 @@ struct TrainerOptions {
   // Ranks that share every step: each has the same number of its micro-batches, in rank order.
   // Null: this is the only one.
   Collectives* ranks = nullptr;
+  // Each rank keeps and updates only its part of the moments. Changes no bit of the weights.
+  bool shard_moments = false;
   // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
   // power of two of them, every number of ranks gives the same bits.
   bool tree_sums = false;
@@ -103,7 +105,8 @@ class Trainer {
   // gradients and divides the loss by the tokens, or pairs, of all of them. A spike, or a loss or
   // gradient that is not finite, leaves the weights unchanged.
   StepResult Step(std::span<const MicroBatch> batches);
-  // Forward and backward without the update. The gradients stay in parameters().gradients().
+  // Forward and backward without the update. The gradients stay in parameters().gradients(); with
+  // sharded moments only this rank's part is complete.
   StepResult Gradients(std::span<const MicroBatch> batches);
   EvaluationResult Evaluate(std::span<const MicroBatch> batches);
 
@@ -133,6 +136,11 @@ class Trainer {
  private:
   // Adds the gradients of all batches, times `scale`, and returns the figures of each.
   std::vector<double> TrainOnAll(std::span<const MicroBatch> batches, float scale, double rows);
+  bool is_sharded() const { return parameters_.shard().size > 1; }
+  // The norm of the whole gradient.
+  double GradientNorm();
+  // Gives all ranks the masters that each has updated.
+  void GatherMasters();
   // Adds the gradient of local micro-batch i to the tree of `n`, which must be a power of two.
   void AddToTree(int64_t i, int64_t n);
   // Adds a batch's gradients, times `scale`, and its pairs' figures. The returned loss is a sum

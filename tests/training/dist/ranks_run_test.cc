@@ -54,6 +54,13 @@ class RanksRunTest : public TinyRunTest {
     return outcome;
   }
 
+  // A file of the last checkpoint.
+  std::string Checkpoint(const std::string& name, const std::string& file) const {
+    char step[16];
+    std::snprintf(step, sizeof step, "%012lld", static_cast<long long>(kSteps));
+    return engine::ReadWholeFile(dir_.path() / name / "checkpoints" / step / file, 1 << 28);
+  }
+
   void ExpectNear(const std::string& a, const std::string& b, double tolerance) const {
     const auto of_a = Losses(a);
     const auto of_b = Losses(b);
@@ -154,6 +161,43 @@ TEST_F(RanksRunTest, AStoppedRunResumesWithTheSameBits) {
   RunOn(2, spec, "parts");
   EXPECT_EQ(Losses("parts"), Losses("whole"));
   EXPECT_EQ(Weights("parts"), Weights("whole"));
+}
+
+TEST_F(RanksRunTest, ShardedMomentsChangeNoBit) {
+  for (const char* words : {"precision.compute=f32", "precision.compute=bf16",
+                            "train.optimizer.state=8bit", "lora.rank=4"}) {
+    const std::string name = words;
+    const auto spec = [&](const std::string& more) {
+      return Spec({words, "world_invariant=4", more});
+    };
+    RunOn(2, spec("elastic=false"), name + "-whole");
+    for (const int size : {2, 4}) {
+      const std::string run = name + "-" + std::to_string(size);
+      RunOn(size, spec("shard_optimizer_over_data=true"), run);
+      EXPECT_EQ(Losses(run), Losses(name + "-whole")) << run;
+      EXPECT_EQ(Checkpoint(run, "optim.safetensors"),
+                Checkpoint(name + "-whole", "optim.safetensors"))
+          << run;
+    }
+  }
+}
+
+TEST_F(RanksRunTest, ShardedCheckpointsResumeOnAnyNumberOfRanks) {
+  const auto stop_after_two = [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 2) stop_.request_stop();
+  };
+  const std::vector<std::string> words = {"world_invariant=4", "elastic=true",
+                                          "train.optimizer.state=8bit"};
+  std::vector<std::string> sharded = words;
+  sharded.push_back("shard_optimizer_over_data=true");
+  RunOn(1, Spec(words), "whole");
+  for (const auto& [before, after] : {std::pair{4, 2}, std::pair{2, 4}, std::pair{4, 1}}) {
+    const std::string name = std::to_string(before) + "-" + std::to_string(after);
+    RunOn(before, Spec(sharded), name, stop_after_two);
+    RunOn(after, Spec(sharded), name);
+    EXPECT_EQ(Losses(name), Losses("whole")) << name;
+    EXPECT_EQ(Weights(name), Weights("whole")) << name;
+  }
 }
 
 TEST_F(RanksRunTest, AnotherNumberOfRanksNeedsElastic) {
