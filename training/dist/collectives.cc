@@ -98,7 +98,23 @@ void Collectives::WaitFor(const char* what, std::future<void>* done) {
 void Collectives::Wait() {
   auto started = std::move(started_);
   started_.clear();
-  for (auto& [what, done] : started) WaitFor(what, &done);
+  std::exception_ptr first;
+  for (auto& [what, done] : started) {
+    if (first) {
+      done.wait();  // nobody may free its data before
+      continue;
+    }
+    first = FaultOf([&, what = what, &done = done] { WaitFor(what, &done); });
+    if (first) transport_->Abort();
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void Collectives::Abandon() {
+  if (started_.empty()) return;
+  transport_->Abort();
+  for (auto& [what, done] : started_) done.wait();
+  started_.clear();
 }
 
 void Collectives::Do(const char* what, std::function<void()> run) {

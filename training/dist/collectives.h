@@ -64,8 +64,11 @@ class Collectives {
   // Begins an operation on `data`, which nobody may touch before Wait.
   void StartAllReduce(std::span<float> data);
   void StartReduceScatter(std::span<float> data);
-  // Waits for everything started. Throws its first fault.
+  // Waits for everything started. Throws its first fault, after the rest has ended.
   void Wait();
+  // Like Wait after a fault of this rank: ignores faults, and makes the others fail where that is
+  // possible.
+  void Abandon();
 
   // Ends the use on all ranks.
   void Finish();

@@ -96,6 +96,8 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   if (spec.model.dropout) options.model_dropout = static_cast<float>(*spec.model.dropout);
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
   options.router_loss = {spec.train.router_aux_loss, spec.train.router_z_loss};
+  options.overlap = spec.parallel.overlap;
+  options.bucket_bytes = spec.parallel.bucket_bytes;
   options.shard_moments = spec.parallel.shard_optimizer;
   options.tree_sums = spec.parallel.world_invariant > 0;
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;

@@ -174,9 +174,11 @@ struct ParallelSection {
   // Number of equal parts of a step's rows, a power of two. Their gradients are added in a fixed
   // tree, so that every number of ranks that divides it gives the same bits. 0: off.
   int64_t world_invariant = 0;
-  bool shard_optimizer = false;  // each rank keeps its part of the moments
-  bool elastic = false;          // resume a run of another number of ranks
-  double rank_timeout_s = 1800;  // longest wait for another rank; 0: no limit
+  bool shard_optimizer = false;              // each rank keeps its part of the moments
+  bool overlap = true;                       // sum gradients over ranks during the backward pass
+  int64_t bucket_bytes = int64_t{32} << 20;  // least bytes of gradients that are summed at once
+  bool elastic = false;                      // resume a run of another number of ranks
+  double rank_timeout_s = 1800;              // longest wait for another rank; 0: no limit
 };
 
 // The micro-batches of a step over all ranks.

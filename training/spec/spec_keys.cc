@@ -658,6 +658,10 @@ std::vector<SpecKey> ParallelKeys() {
      "each rank keeps and updates only its part of the moments (ZeRO-1), which changes no bit"},
     {{"parallel.elastic", "elastic"}, Bool(FIELD(parallel.elastic)),
      "resume a checkpoint of another number of ranks; an axis of -1 is computed again"},
+    {{"parallel.overlap"}, Bool(FIELD(parallel.overlap)),
+     "sum gradients over ranks during the backward pass, which changes no bit"},
+    {{"parallel.bucket_bytes"}, Integer(FIELD(parallel.bucket_bytes), 1, 0x1p40),
+     "least bytes of gradients that `parallel.overlap` sums at once"},
     {{"parallel.rank_timeout_s"}, Number(FIELD(parallel.rank_timeout_s), 0, 1e9),
      "seconds without an answer of another rank after which the run ends; 0: no limit"},
   };

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/progress.h"
 
@@ -151,16 +152,18 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
 
   // The mean loss divides by tokens, or by pairs, of all ranks: ranks may hold different numbers.
   const double terms = options_.dpo ? pairs : result.total_weights;
-  const std::vector<double> all =
-      FromAll(options_.ranks, TrainOnAll(batches, static_cast<float>(1 / terms), rows));
+  const std::vector<double> mine_done = TrainOnAll(batches, static_cast<float>(1 / terms), rows);
   if (options_.ranks != nullptr) {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
-    if (is_sharded()) {
+    if (overlaps(batches.size())) {
+      options_.ranks->Wait();
+    } else if (is_sharded()) {
       options_.ranks->ReduceScatter(parameters_.flat_gradient());
     } else {
       options_.ranks->AllReduce(parameters_.flat_gradient());
     }
   }
+  const std::vector<double> all = FromAll(options_.ranks, mine_done);
   double correct = 0;
   PreferenceFigures figures;
   for (size_t i = 0; i < all.size(); i += kBatchResults) {
@@ -188,7 +191,9 @@ std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, flo
   for (size_t i = 0; i < batches.size(); ++i) {
     const double share = rows > 0 ? static_cast<double>(batches[i].rows_of_samples()) / rows : 0;
     PreferenceFigures figures;
-    const CrossEntropyResult one = TrainOn(batches[i], scale, share, &figures);
+    const bool sums = i + 1 == batches.size() && overlaps(batches.size());
+    const CrossEntropyResult one = sums ? TrainOnLast(batches[i], scale, share, &figures)
+                                        : TrainOn(batches[i], scale, share, &figures);
     const auto routers = executor_->router_figures();
     results.insert(results.end(), {one.weighted_loss, one.correct_weight});
     results.push_back(routers ? 1 : 0);
@@ -202,6 +207,32 @@ std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, flo
     }
   }
   return results;
+}
+
+CrossEntropyResult Trainer::TrainOnLast(const MicroBatch& batch, float scale, double router_share,
+                                        PreferenceFigures* figures) {
+  if (buckets_.empty()) {
+    buckets_ = MakeGradientBuckets(program_, parameters_,
+                                   static_cast<int64_t>(parameters_.flat_gradient().size()),
+                                   options_.bucket_bytes);
+  }
+  size_t next = 0;
+  executor_->set_on_backward([&](size_t done) {
+    for (; next < buckets_.size() && buckets_[next].ready <= done; ++next) {
+      const GradientBucket& bucket = buckets_[next];
+      options_.ranks->StartAllReduce(parameters_.flat_gradient().subspan(
+          static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.end - bucket.begin)));
+    }
+  });
+  const CrossEntropyResult result =
+      UndoOnFailure([&] { return TrainOn(batch, scale, router_share, figures); },
+                    [&] {
+                      options_.ranks->Abandon();  // the sums use memory of this object
+                      executor_->set_on_backward({});
+                    });
+  executor_->set_on_backward({});
+  TANDEM_CHECK(next == buckets_.size());
+  return result;
 }
 
 // A binary counter: the ones of `i` at its end are complete subtrees to the left of this leaf.

@@ -13,6 +13,7 @@
 #include "training/dist/collectives.h"
 #include "training/optim/guards.h"
 #include "training/program/executor.h"
+#include "training/step/gradient_buckets.h"
 #include "training/step/micro_batch.h"
 #include "training/step/parameters.h"
 
@@ -37,6 +38,10 @@ struct TrainerOptions {
   // Ranks that share every step: each has the same number of its micro-batches, in rank order.
   // Null: this is the only one.
   Collectives* ranks = nullptr;
+  // Begins to sum parts of the gradient over ranks while the backward pass of the last micro-batch
+  // computes others. Changes no bit. Not with shard_moments, nor with several leaves of tree_sums.
+  bool overlap = false;
+  int64_t bucket_bytes = int64_t{32} << 20;  // least size of such a part
   // Each rank keeps and updates only its part of the moments. Changes no bit of the weights.
   bool shard_moments = false;
   // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
@@ -136,6 +141,13 @@ class Trainer {
  private:
   // Adds the gradients of all batches, times `scale`, and returns the figures of each.
   std::vector<double> TrainOnAll(std::span<const MicroBatch> batches, float scale, double rows);
+  // Runs TrainOn for the rank's last micro-batch, and sums finished buckets meanwhile.
+  CrossEntropyResult TrainOnLast(const MicroBatch& batch, float scale, double router_share,
+                                 PreferenceFigures* figures);
+  bool overlaps(size_t n_batches) const {
+    return options_.ranks != nullptr && options_.overlap && !is_sharded() &&
+           (!options_.tree_sums || n_batches == 1);
+  }
   bool is_sharded() const { return parameters_.shard().size > 1; }
   // The norm of the whole gradient.
   double GradientNorm();
@@ -160,7 +172,8 @@ class Trainer {
   engine::Weights weights_;  // the program's weights: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   Trace* trace_ = nullptr;
-  std::vector<AlignedBuffer> tree_;  // by level: the gradient of a complete subtree
+  std::vector<GradientBucket> buckets_;  // in the order of their sums; empty without ranks
+  std::vector<AlignedBuffer> tree_;      // by level: the gradient of a complete subtree
   int64_t optimizer_steps_ = 0;
   SpikeGuard spikes_{options_.spikes};
 };

@@ -163,6 +163,18 @@ TEST_F(RanksRunTest, AStoppedRunResumesWithTheSameBits) {
   EXPECT_EQ(Weights("parts"), Weights("whole"));
 }
 
+TEST_F(RanksRunTest, OverlapChangesNoBit) {
+  for (const char* words :
+       {"precision.compute=bf16", "lora.rank=4", "gradient_accumulation_steps=1"}) {
+    const std::string name = words;
+    RunOn(2, Spec({words, "parallel.overlap=false"}), name + "-off");
+    RunOn(2, Spec({words, "parallel.overlap=true", "parallel.bucket_bytes=4096"}), name + "-on");
+    EXPECT_EQ(Losses(name + "-on"), Losses(name + "-off")) << name;
+    EXPECT_EQ(Checkpoint(name + "-on", "optim.safetensors"),
+              Checkpoint(name + "-off", "optim.safetensors"));
+  }
+}
+
 TEST_F(RanksRunTest, ShardedMomentsChangeNoBit) {
   for (const char* words : {"precision.compute=f32", "precision.compute=bf16",
                             "train.optimizer.state=8bit", "lora.rank=4"}) {
