@@ -96,7 +96,7 @@ class Run {
   }
 
   void Report(const char* kind, const std::string& message, double value = 0) {
-    if (!context_.report) return;
+    if (!context_.report || !is_first()) return;
     context_.report({kind, progress_.step, spec_.train.steps, value, message});
   }
   void Warn(const std::string& message) { Report("warning", message); }

@@ -26,7 +26,7 @@ class RanksRunTest : public TinyRunTest {
                                       "learning_rate=1e-2",
                                       "resources.threads=1"};
     words.insert(words.end(), more.begin(), more.end());
-    return ParseTrainSpec("", "test", words);
+    return ParseTrainSpec("{}", "test", words);
   }
 
   // Runs on `size` ranks, 1 included. The first rank reports to events_.
@@ -245,6 +245,75 @@ TEST_F(RanksRunTest, AdaptersOnPlainAndQuantisedBases) {
     EXPECT_EQ(Losses(prefix + "-1"), Losses(prefix + "-2"));
     EXPECT_EQ(Losses(prefix + "-1"), Losses(prefix + "-4"));
   }
+}
+
+// Another family, with chats and pairs of answers.
+class GemmaRanksTest : public RanksRunTest {
+ protected:
+  GemmaRanksTest() : RanksRunTest(TinyGemma()) {
+    std::ofstream(dir_.path() / "chat.jinja")
+        << "{% for m in messages %}<{{ m.role }}>{{ m.content }}<|endoftext|>{% endfor %}"
+           "{% if add_generation_prompt %}<assistant>{% endif %}";
+    std::ofstream chats(dir_.path() / "chats.jsonl");
+    std::ofstream pairs(dir_.path() / "pairs.jsonl");
+    for (int i = 0; i < 24; ++i) {
+      const std::string more(static_cast<size_t>(i % 5) * 3, '!');
+      const std::string question =
+          R"({"role":"user","content":"Number )" + std::to_string(i) + R"(?"})";
+      chats << R"({"messages":[)" << question << R"(,{"role":"assistant","content":"A dog)" << more
+            << R"("}]})"
+            << "\n";
+      pairs << R"({"input":{"messages":[)" << question
+            << R"(]},"preferred_output":[{"role":"assistant","content":"A dog)" << more
+            << R"("}],"non_preferred_output":[{"role":"assistant","content":"A cat"}]})"
+            << "\n";
+    }
+  }
+
+  static bench::RandomModelSpec TinyGemma() {
+    bench::RandomModelSpec model;
+    model.config = bench::TinyModelConfig("gemma2");
+    model.with_tokenizer = true;
+    return model;
+  }
+
+  TrainSpec ChatSpec(const std::string& kind, const std::string& file,
+                     const std::vector<std::string>& more) const {
+    std::vector<std::string> words = {
+        "kind=" + kind,
+        "model.chat_template=" + (dir_.path() / "chat.jinja").string(),
+        "data.train=" + (dir_.path() / file).string(),
+        "data.eval=" + (dir_.path() / file).string(),
+        "max_target_length=64",
+        "eval_interval=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Spec(words);
+  }
+
+  void ExpectTheSameBits(const TrainSpec& spec) {
+    const TrainOutcome one = Run(spec, "one");
+    for (const int size : {2, 4}) {
+      const std::string name = std::to_string(size);
+      const TrainOutcome outcome = RunOn(size, spec, name);
+      EXPECT_EQ(Losses(name), Losses("one"));
+      EXPECT_EQ(outcome.eval_loss, one.eval_loss);
+    }
+    EXPECT_NE(Losses("one").at(0), Losses("one").at(kSteps - 1)) << "nothing was learned";
+  }
+};
+
+TEST_F(GemmaRanksTest, Chats) {
+  ExpectTheSameBits(ChatSpec("train.sft", "chats.jsonl", {"world_invariant=4"}));
+}
+
+TEST_F(GemmaRanksTest, PairsOfAnswers) {
+  ExpectTheSameBits(ChatSpec("train.dpo", "pairs.jsonl", {"world_invariant=4"}));
+}
+
+TEST_F(GemmaRanksTest, PairsOfAnswersWithAnAdapterAndShards) {
+  ExpectTheSameBits(ChatSpec(
+      "train.dpo", "pairs.jsonl",
+      {"world_invariant=4", "lora.rank=4", "lora.dropout=0.1", "shard_optimizer_over_data=true"}));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ class ShardingTest : public TinyRunTest {
  protected:
   TrainSpec Spec(const std::string& word) const {
     return ParseTrainSpec(
-        "", "test",
+        "{}", "test",
         std::vector<std::string>{"load_parameters_path=" + (dir_.path() / "base").string(),
                                  "dataset_path=" + (dir_.path() / "train.txt").string(), "steps=1",
                                  "max_target_length=32", "per_device_batch_size=8", word});
