@@ -75,9 +75,10 @@ class Figures(ConsoleCase):
         row.get_by_role("button", name="cancel").click()
         dialog = page.get_by_role("dialog", name="Cancel this job?")
         self.check_axe(page)
-        dialog.get_by_role("button", name="Cancel the job").click()
+        # The dialog hides before the page sends its request.
+        with page.expect_response(lambda answer: answer.request.method == "POST"):
+            dialog.get_by_role("button", name="Cancel the job").click()
         dialog.wait_for(state="hidden")
-        page.wait_for_function("true")
         self.assertIn(("POST", "jobs/job_1/cancel"), calls)
         self.assertEqual(page.locator("main img").count(), 0)
         self.check_fits(page)
