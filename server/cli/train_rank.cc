@@ -49,6 +49,7 @@ int TrainAsRank(const training::TrainSpec& given, const training::LaunchedRank& 
                 const std::function<void(const training::TrainOutcome&)>& finish) {
   training::TrainSpec spec = given;
   if (spec.resources.threads == 0) spec.resources.threads = ThreadsOf(launched);
+  spec.parallel.ranks_on_host = launched.local_size;
   std::optional<FirstRank> first;
   std::optional<StopOnSignal> stop;
   JobContext context;

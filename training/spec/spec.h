@@ -179,6 +179,7 @@ struct ParallelSection {
   int64_t bucket_bytes = int64_t{32} << 20;  // least bytes of gradients that are summed at once
   bool elastic = false;                      // resume a run of another number of ranks
   double rank_timeout_s = 1800;              // longest wait for another rank; 0: no limit
+  int64_t ranks_on_host = 1;  // they share its memory; from the launcher, without a key
 };
 
 // The micro-batches of a step over all ranks.

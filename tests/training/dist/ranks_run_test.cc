@@ -247,6 +247,44 @@ TEST_F(RanksRunTest, AdaptersOnPlainAndQuantisedBases) {
   }
 }
 
+// The base's embedding of '~' is NaN, and only one rank gets the row that contains it.
+class PoisonedRanksTest : public RanksRunTest {
+ protected:
+  PoisonedRanksTest() : RanksRunTest(UntiedLlama()) {
+    std::ofstream text(dir_.path() / "train.txt");
+    for (int i = 0; i < 60; ++i) {
+      text << "The cat number " << i << (i == 26 ? "~" : "") << " ran.\n<|endoftext|>\n";
+    }
+  }
+
+  static bench::RandomModelSpec UntiedLlama() {
+    bench::RandomModelSpec model = TinyLlama();
+    model.config.tied_embeddings = false;
+    return model;
+  }
+};
+
+TEST_F(PoisonedRanksTest, AllRanksSkipOrRollBackTogether) {
+  const std::string base = Poisoned();
+  for (const char* way : {"train.on_nan=skip", "train.on_nan=rollback"}) {
+    const std::string name = std::string(way).substr(13);
+    std::vector<std::string> words = {way,
+                                      "world_invariant=4",
+                                      "data.packing=none",
+                                      "data.shuffle=false",
+                                      "checkpoint.period=2",
+                                      "shard_optimizer_over_data=true"};
+    TrainSpec spec = Spec(words);
+    spec.model.load_parameters_path = base.substr(base.find('=') + 1);
+    const TrainOutcome one = Run(spec, name + "-1");
+    events_.clear();
+    const TrainOutcome two = RunOn(2, spec, name + "-2");
+    EXPECT_EQ(CountEvents("warning", name == "skip" ? "is skipped" : "rollback 1"), 1);
+    EXPECT_EQ(two.step, one.step);
+    EXPECT_EQ(Losses(name + "-2"), Losses(name + "-1"));
+  }
+}
+
 // Another family, with chats and pairs of answers.
 class GemmaRanksTest : public RanksRunTest {
  protected:
