@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/kv/kv_window.h"
 #include "engine/tensor/kv_block.h"
 
 namespace tandem::engine {
@@ -18,27 +19,28 @@ inline int64_t BlocksFor(int64_t tokens) {
   return (tokens + kTokensPerBlock - 1) / kTokensPerBlock;
 }
 
-// The first block that a query at `position` or later reads. A query sees `window` keys, its own
-// included; 0: all.
-inline int64_t FirstVisibleBlock(int64_t window, int64_t position) {
-  return window == 0 || position < window ? 0 : (position - window + 1) / kTokensPerBlock;
+// The first block that a query at `position` or later reads.
+inline int64_t FirstVisibleBlock(const KvWindow& window, int64_t position) {
+  return window.FirstVisible(position) / kTokensPerBlock;
 }
 
 // The most blocks that a table holds at once while tokens [computed, length) are computed in steps
-// of at most `chunk` tokens.
-inline int64_t MostBlocks(int64_t window, int64_t computed, int64_t length, int64_t chunk) {
+// of at most `step` tokens.
+inline int64_t MostBlocks(const KvWindow& window, int64_t computed, int64_t length, int64_t step) {
   const int64_t rest = BlocksFor(length) - FirstVisibleBlock(window, computed);
-  if (window == 0) return rest;
-  // These positions may begin at the end of a block.
-  const int64_t positions = std::min(window, length) - 1 + std::min(chunk, length);
-  return std::min(rest, BlocksFor(positions + kTokensPerBlock - 1));
+  if (window.keeps_all()) return rest;
+  const int64_t positions = std::min(window.tokens, length) - 1 + std::min(step, length);
+  // These positions may begin at the end of a block, unless every chunk begins with a block.
+  const bool is_aligned =
+      window.kind == KvWindow::Kind::kChunk && window.tokens % kTokensPerBlock == 0;
+  return std::min(rest, BlocksFor(positions + (is_aligned ? 0 : kTokensPerBlock - 1)));
 }
 
 // MostBlocks for all tokens of a sequence, summed over its tables.
-inline int64_t MostBlocksOfSequence(const std::vector<int64_t>& windows, int64_t length,
-                                    int64_t chunk) {
+inline int64_t MostBlocksOfSequence(const std::vector<KvWindow>& windows, int64_t length,
+                                    int64_t step) {
   int64_t blocks = 0;
-  for (const int64_t window : windows) blocks += MostBlocks(window, 0, length, chunk);
+  for (const KvWindow& window : windows) blocks += MostBlocks(window, 0, length, step);
   return blocks;
 }
 

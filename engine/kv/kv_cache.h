@@ -6,6 +6,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/ids.h"
+#include "engine/kv/kv_window.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::engine {
@@ -27,8 +28,8 @@ class KvCache {
   struct Shape {
     std::vector<Layer> layers;
     int64_t n_blocks = 0;
-    // By table: the keys that a query of its layers sees, its own included; 0: all.
-    std::vector<int64_t> windows = {0};
+    // By table: what the queries of its layers see.
+    std::vector<KvWindow> windows = {KvWindow{}};
 
     int64_t block_bytes() const;
   };

@@ -25,7 +25,7 @@ std::span<const TokenId> BlockTokens(std::span<const TokenId> tokens, size_t blo
 
 }  // namespace
 
-PrefixIndex::PrefixIndex(Sha256Digest salt, std::vector<int64_t> windows)
+PrefixIndex::PrefixIndex(Sha256Digest salt, std::vector<KvWindow> windows)
     : salt_(salt), windows_(std::move(windows)), block_of_(windows_.size()) {
   TANDEM_CHECK(!windows_.empty());
 }
@@ -66,7 +66,7 @@ std::vector<Sha256Digest> PrefixIndex::Keys(std::span<const TokenId> tokens,
   for (size_t i = 0; i < n_blocks; ++i) {
     key = ChainKey(key, BlockTokens(tokens, i));
     for (size_t table = 0; table < windows_.size(); ++table) {
-      if (windows_[table] == 0 && !block_of_[table].contains(key)) return keys;
+      if (windows_[table].keeps_all() && !block_of_[table].contains(key)) return keys;
     }
     keys.push_back(key);
   }
@@ -79,7 +79,7 @@ int64_t PrefixIndex::Longest(std::span<const Sha256Digest> keys) const {
   auto n = static_cast<int64_t>(keys.size());
   const auto missing = [&]() -> int64_t {
     for (size_t table = 0; table < windows_.size(); ++table) {
-      if (windows_[table] == 0) continue;  // Keys looked
+      if (windows_[table].keeps_all()) continue;  // Keys looked
       const int64_t first = FirstVisibleBlock(windows_[table], n * kTokensPerBlock);
       for (int64_t i = n - 1; i >= first; --i) {
         if (!block_of_[table].contains(keys[static_cast<size_t>(i)])) return i;

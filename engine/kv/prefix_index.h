@@ -9,6 +9,7 @@
 #include "engine/base/ids.h"
 #include "engine/io/sha256.h"
 #include "engine/kv/block_table.h"
+#include "engine/kv/kv_window.h"
 
 namespace tandem::engine {
 
@@ -33,7 +34,7 @@ struct PrefixKey {
 class PrefixIndex {
  public:
   // `windows`: by table, as in KvCache::Shape.
-  explicit PrefixIndex(Sha256Digest salt, std::vector<int64_t> windows = {0});
+  explicit PrefixIndex(Sha256Digest salt, std::vector<KvWindow> windows = {KvWindow{}});
 
   // Keys of the full blocks of `tokens` that a match may contain, leaving at least one token to
   // compute.
@@ -69,7 +70,7 @@ class PrefixIndex {
   using BlockMap = std::unordered_map<Sha256Digest, BlockId, DigestHash>;
 
   Sha256Digest salt_;
-  std::vector<int64_t> windows_;
+  std::vector<KvWindow> windows_;
   std::vector<BlockMap> block_of_;  // by table
   std::unordered_map<BlockId, Indexed> key_of_;
 };

@@ -18,18 +18,28 @@ constexpr int64_t kTypicalWindows = 8;
 
 int64_t LayerBytes(const KvCache::Layer& layer) { return layer.key_bytes + layer.value_bytes; }
 
-// Layers by window, in order. 0 comes first.
-using LayersByWindow = std::map<int64_t, std::vector<size_t>>;
+using LayersByWindow = std::map<KvWindow, std::vector<size_t>>;
 
-// A window that never slides is none.
+// A window that holds the longest text is none.
 LayersByWindow ListWindows(std::span<const AttentionSpec> layers, int64_t max_model_len) {
   LayersByWindow by_window;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].n_kv_heads == 0) continue;
-    const bool slides = layers[i].window > 0 && layers[i].window < max_model_len;
-    by_window[slides ? layers[i].window : 0].push_back(i);
+    const KvWindow window = WindowOf(layers[i]);
+    by_window[window.tokens < max_model_len ? window : KvWindow{}].push_back(i);
   }
   return by_window;
+}
+
+// One table keeps what its layer with the farthest sight needs.
+KvWindow CommonWindow(const LayersByWindow& by_window) {
+  for (const auto& [window, layers] : by_window) {
+    const bool covers_all = std::all_of(by_window.begin(), by_window.end(), [&](const auto& other) {
+      return window.Covers(other.first);
+    });
+    if (covers_all) return window;
+  }
+  return {};
 }
 
 // Cuts each window's layers into tables of at most `table_bytes`. Nothing if a layer has more, or
@@ -58,14 +68,19 @@ std::optional<KvCache::Shape> Cut(const KvCache::Shape& whole, const LayersByWin
 // Bytes of a typical sequence, per 16 tokens; only comparisons use it.
 double Cost(const KvCache::Shape& shape, int64_t typical_length) {
   double positions = 0;
-  for (const int64_t window : shape.windows) {
-    positions +=
-        static_cast<double>(window > 0 ? std::min(window, typical_length) : typical_length);
+  for (const KvWindow& window : shape.windows) {
+    const int64_t seen = window.keeps_all() ? typical_length : window.tokens;
+    positions += static_cast<double>(std::min(seen, typical_length));
   }
   return positions * static_cast<double>(shape.block_bytes());
 }
 
 }  // namespace
+
+KvWindow WindowOf(const AttentionSpec& layer) {
+  if (layer.chunk > 0) return KvWindow::Chunk(layer.chunk);
+  return layer.window > 0 ? KvWindow::Sliding(layer.window) : KvWindow{};
+}
 
 KvCache::Shape KvInOneTable(std::span<const AttentionSpec> layers, DType dtype) {
   KvCache::Shape shape;
@@ -82,10 +97,10 @@ KvCache::Shape LayOutKv(std::span<const AttentionSpec> layers, DType dtype, int6
   KvCache::Shape best = KvInOneTable(layers, dtype);
   const LayersByWindow by_window = ListWindows(layers, max_model_len);
   if (by_window.empty()) return best;
-  const int64_t largest = by_window.rbegin()->first;
+  int64_t largest = 0;
+  for (const auto& [window, of_window] : by_window) largest = std::max(largest, window.tokens);
   if (largest == 0) return best;
-  // One table keeps what its layer with the farthest sight needs.
-  best.windows = {by_window.contains(0) ? 0 : largest};
+  best.windows = {CommonWindow(by_window)};
   if (by_window.size() == 1) return best;
 
   const int64_t typical_length =

@@ -4,10 +4,14 @@
 #include <span>
 
 #include "engine/kv/kv_cache.h"
+#include "engine/kv/kv_window.h"
 #include "engine/ops/attention.h"
 #include "engine/tensor/dtype.h"
 
 namespace tandem::engine {
+
+// What a layer's queries see.
+KvWindow WindowOf(const AttentionSpec& layer);
 
 // Distributes layers over the tables of a KV cache (engine/kv/README.md, decision 7). A table holds
 // layers of one window; layers that see everything come first. A block has the size of the largest

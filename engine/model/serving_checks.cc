@@ -3,6 +3,7 @@
 #include "engine/base/check.h"
 #include "engine/kv/block_table.h"
 #include "engine/model/adapter.h"
+#include "engine/model/kv_layout.h"
 #include "engine/model/model.h"
 #include "engine/model/serving_ops.h"
 
@@ -52,7 +53,7 @@ void ServingOps::CheckBatch(const BatchView& batch) const {
 // window those that the rows see, because earlier ones may belong to others by now. It takes
 // nanoseconds per row.
 void ServingOps::CheckBlocks(const BatchView& batch, const KvCache& kv) const {
-  const std::vector<int64_t>& windows = kv.shape().windows;
+  const std::vector<KvWindow>& windows = kv.shape().windows;
   const size_t n_slices = batch.slices.size();
   TANDEM_CHECK(batch.further_tables.size() == (windows.size() - 1) * n_slices);
   for (size_t table = 0; table < windows.size(); ++table) {
@@ -64,7 +65,7 @@ void ServingOps::CheckBlocks(const BatchView& batch, const KvCache& kv) const {
                    slice.first_position == rows.first_position);
       const int64_t end = BlocksFor(slice.first_position + slice.n_rows);
       TANDEM_CHECK(end <= static_cast<int64_t>(slice.blocks.size()));
-      const int64_t first = windows[table] == 0
+      const int64_t first = windows[table].keeps_all()
                                 ? slice.first_position / kTokensPerBlock
                                 : FirstVisibleBlock(windows[table], slice.first_position);
       for (int64_t block = first; block < end; ++block) {
@@ -77,8 +78,7 @@ void ServingOps::CheckBlocks(const BatchView& batch, const KvCache& kv) const {
 std::span<const AttentionSlice> ServingOps::SlicesOf(const AttentionSpec& spec,
                                                      int64_t layer) const {
   const size_t table = kv_->shape().layers.at(static_cast<size_t>(layer)).table;
-  const int64_t window = kv_->shape().windows[table];
-  TANDEM_CHECK(window == 0 || (spec.window > 0 && spec.window <= window));
+  TANDEM_CHECK(kv_->shape().windows[table].Covers(WindowOf(spec)));
   if (table == 0) return batch_->slices;
   return batch_->further_tables.subspan((table - 1) * batch_->slices.size(), batch_->slices.size());
 }

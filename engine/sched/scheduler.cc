@@ -147,7 +147,7 @@ void Scheduler::Commit() {
     sequence.computed_len += slice.n_tokens;
     Publish(sequence, computed_before);
     PublishSaves(slice);
-    SlideWindows(sequence, computed_before);
+    ReleaseUnseen(sequence, computed_before);
     if (slice.forks) Fork(sequence);
   }
   plan_.saves.clear();

@@ -15,6 +15,7 @@
 #include "engine/api/work_class.h"
 #include "engine/base/ids.h"
 #include "engine/kv/block_pool.h"
+#include "engine/kv/kv_window.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/kv/state_pool.h"
 #include "engine/sched/batch_plan.h"
@@ -36,7 +37,7 @@ struct SchedulerOptions {
   int64_t snapshot_tokens = 256;  // distance of regular snapshots of states; in full blocks
   // The tables of blocks of a sequence, as in KvCache::Shape and PrefixIndex. A table with a window
   // gives its blocks back when no later token sees them.
-  std::vector<int64_t> windows = {0};
+  std::vector<KvWindow> windows = {KvWindow{}};
 };
 
 // Decides the tokens of the next step and the KV blocks that hold them. Pure logic: no threads, no
@@ -178,7 +179,7 @@ class Scheduler {
   bool ReserveCopy(Sequence& sequence, BlockTable& table);
   std::optional<BlockId> TryAllocate();
   void Publish(Sequence& sequence, int64_t computed_before);
-  void SlideWindows(Sequence& sequence, int64_t computed_before);
+  void ReleaseUnseen(Sequence& sequence, int64_t computed_before);
   void ReleaseBlocks(Sequence& sequence);
   int64_t BlocksMissing(const Sequence& sequence, int64_t computed) const;
   int64_t BlocksPromised(WorkClass work_class) const;

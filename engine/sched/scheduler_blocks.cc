@@ -12,7 +12,7 @@ namespace tandem::engine {
 namespace {
 
 // Blocks that a table still holds.
-int64_t HeldBlocks(const BlockTable& table, int64_t window, int64_t computed) {
+int64_t HeldBlocks(const BlockTable& table, const KvWindow& window, int64_t computed) {
   return static_cast<int64_t>(table.size()) - FirstVisibleBlock(window, computed);
 }
 
@@ -124,9 +124,9 @@ void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
 
 // Releases the blocks that no token from computed_len on sees. The prefix index keeps their content
 // until the pool reuses them.
-void Scheduler::SlideWindows(Sequence& sequence, int64_t computed_before) {
+void Scheduler::ReleaseUnseen(Sequence& sequence, int64_t computed_before) {
   for (size_t table = 0; table < sequence.tables.size(); ++table) {
-    const int64_t window = options_.windows[table];
+    const KvWindow& window = options_.windows[table];
     const int64_t end = FirstVisibleBlock(window, sequence.computed_len);
     for (int64_t i = FirstVisibleBlock(window, computed_before); i < end; ++i) {
       pool_.Release(std::exchange(sequence.tables[table][static_cast<size_t>(i)], kNoBlock));
@@ -157,7 +157,7 @@ int64_t Scheduler::BlocksMissing(const Sequence& sequence, int64_t computed) con
   int64_t missing = 0;
   for (size_t i = 0; i < sequence.tables.size(); ++i) {
     const BlockTable& table = sequence.tables[i];
-    const int64_t window = options_.windows[i];
+    const KvWindow& window = options_.windows[i];
     const int64_t held = table.empty() ? 0 : HeldBlocks(table, window, computed);
     const int64_t most =
         MostBlocks(window, computed, sequence.length(), options_.prefill_chunk_tokens);

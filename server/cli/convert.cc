@@ -62,9 +62,9 @@ int ConvertAndPrint(const convert::ConvertSpec& spec, int threads, const Progres
   const StopOnSignal stop;
   JobContext context;
   // Its progress is shown as that of tasks.
-  context.report = [](const ProgressEvent& event) {
+  context.report = [&shown](const ProgressEvent& event) {
     if (event.kind != "warning") return;
-    PrintAroundProgress([&] { std::fprintf(stderr, "warning: %s\n", event.message.c_str()); });
+    shown->Print([&] { std::fprintf(stderr, "warning: %s\n", event.message.c_str()); });
   };
   context.cache_dir = CacheDir();
   context.stop = stop.token();

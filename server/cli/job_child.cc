@@ -117,7 +117,8 @@ void LowerPriority(int64_t memory_max_bytes) {
   }
 }
 
-EventLog::EventLog(const fs::path& dir) : path_(dir / "events.jsonl") {
+EventLog::EventLog(const fs::path& dir, const ShownProgress* shown)
+    : path_(dir / "events.jsonl"), shown_(shown) {
   // An earlier run that was killed, or a power loss, may have left half a line.
   std::ifstream old(path_, std::ios::binary | std::ios::ate);
   bool has_half_line = false;
@@ -141,17 +142,22 @@ void EventLog::Write(const ProgressEvent& event) {
   file_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << '\n' << std::flush;
   // Step lines have no prefix, so that tools for MaxText's log recognise them.
   const std::string prefix = event.kind == "step" ? "" : event.kind + ": ";
-  PrintAroundProgress([&] {
+  Print([&] {
     std::printf("%s%s\n", prefix.c_str(), event.message.c_str());
     std::fflush(stdout);
   });
   if (event.kind == "checkpoint") Sync();
 }
 
+void EventLog::Print(const std::function<void()>& print) const {
+  if (shown_ != nullptr) return shown_->Print(print);
+  print();
+}
+
 // A run that resumes from the checkpoint does not report the earlier events again.
 void EventLog::Sync() {
   if (const auto error = ErrorOf([&] { engine::SyncPath(path_); })) {
-    PrintAroundProgress([&] { std::printf("warning: %s\n", error->what()); });
+    Print([&] { std::printf("warning: %s\n", error->what()); });
   }
 }
 
@@ -161,7 +167,7 @@ void WriteResult(const fs::path& dir, const ordered_json& result) {
 
 void RemoveResult(const fs::path& dir) { fs::remove(ResultFile(dir)); }
 
-OpenJob::OpenJob(const fs::path& dir) : events_(dir) {
+OpenJob::OpenJob(const fs::path& dir, const ShownProgress* shown) : events_(dir, shown) {
   RemoveResult(dir);
   context_.dir = dir;
   context_.cache_dir = CacheDir();

@@ -16,6 +16,8 @@
 
 namespace tandem::server {
 
+class ShownProgress;
+
 // Shared by the verbs that run as a job's process (`tandem VERB --job DIR`). The process reads
 // DIR/spec.json and writes DIR/events.jsonl. It ends with DIR/result.json, or, if it was stopped,
 // with kExitTryAgain and no result.
@@ -49,13 +51,16 @@ void LowerPriority(int64_t memory_max_bytes);
 // Writes progress to DIR/events.jsonl and, as text, to standard output.
 class EventLog {
  public:
-  explicit EventLog(const std::filesystem::path& dir);
+  // Borrows `shown` (null: no bar is drawn) for its lifetime.
+  explicit EventLog(const std::filesystem::path& dir, const ShownProgress* shown = nullptr);
   void Write(const ProgressEvent& event);
 
  private:
   void Sync();
+  void Print(const std::function<void()>& print) const;
 
   const std::filesystem::path path_;
+  const ShownProgress* const shown_;
   std::ofstream file_;
 };
 
@@ -67,7 +72,7 @@ void RemoveResult(const std::filesystem::path& dir);  // the result of an earlie
 // events.jsonl, and turns SIGTERM into a stop request. At most one instance at a time.
 class OpenJob {
  public:
-  explicit OpenJob(const std::filesystem::path& dir);
+  explicit OpenJob(const std::filesystem::path& dir, const ShownProgress* shown = nullptr);
 
   const JobContext& context() const { return context_; }
 

@@ -140,7 +140,7 @@ int Run(const PipelineFlags& flags) {
   context.report = [&](const ProgressEvent& event) {
     task->SetTotal(event.total_steps);
     task->Reach(event.step);
-    PrintAroundProgress([&] {
+    shown->Print([&] {
       std::fprintf(lines, "%s%s\n", event.kind == "warning" ? "warning: " : "",
                    event.message.c_str());
       std::fflush(lines);

@@ -52,10 +52,11 @@ void WriteOutcome(const fs::path& dir, const training::TrainOutcome& outcome) {
   WriteResult(dir, result);
 }
 
-int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir) {
+int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir,
+                   const ShownProgress* shown) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
   engine::RemoveStaleTemporaries(dir);  // left by a killed run
-  const OpenJob job(dir);
+  const OpenJob job(dir, shown);
 
   const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
   if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
@@ -77,9 +78,9 @@ int TrainLaunched(const TrainFlags& flags, const training::LaunchedRank& launche
   std::optional<ShownProgress> shown;
   if (launched.rank == 0) shown.emplace(flags.progress);
   const training::TrainSpec spec = LoadSpec(flags);
-  return TrainAsRank(spec, launched, [&](const training::TrainOutcome& outcome) {
-    WriteOutcome(spec.run_dir(), outcome);
-  });
+  return TrainAsRank(
+      spec, launched, shown ? &*shown : nullptr,
+      [&](const training::TrainOutcome& outcome) { WriteOutcome(spec.run_dir(), outcome); });
 }
 
 int TrainSpecFile(const TrainFlags& flags) {
@@ -91,7 +92,7 @@ int TrainSpecFile(const TrainFlags& flags) {
   const training::TrainSpec spec = LoadSpec(flags);
   MakeDirectories(spec.run_dir());
   const UniqueFd lock = LockRunDirectory(spec.run_dir());
-  return RunInDirectory(spec, spec.run_dir());
+  return RunInDirectory(spec, spec.run_dir(), &shown);
 }
 
 int TrainJob(const TrainFlags& flags) {
@@ -101,7 +102,7 @@ int TrainJob(const TrainFlags& flags) {
     training::TrainSpec spec =
         training::LoadTrainSpec(fs::exists(json) ? json : dir / "spec.yaml", flags.overrides);
     spec.resources.lower_priority = true;
-    return RunInDirectory(spec, dir);
+    return RunInDirectory(spec, dir, nullptr);
   });
 }
 

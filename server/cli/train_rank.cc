@@ -34,9 +34,10 @@ int64_t ThreadsOf(const training::LaunchedRank& launched) {
 
 // The parts of the first rank, which alone writes to the run's directory.
 struct FirstRank {
-  explicit FirstRank(const std::filesystem::path& dir) : lock(LockRunDirectory(dir)) {
+  FirstRank(const std::filesystem::path& dir, const ShownProgress* shown)
+      : lock(LockRunDirectory(dir)) {
     engine::RemoveStaleTemporaries(dir);  // left by a killed run
-    job.emplace(dir);
+    job.emplace(dir, shown);
   }
 
   UniqueFd lock;
@@ -46,6 +47,7 @@ struct FirstRank {
 }  // namespace
 
 int TrainAsRank(const training::TrainSpec& given, const training::LaunchedRank& launched,
+                const ShownProgress* shown,
                 const std::function<void(const training::TrainOutcome&)>& finish) {
   training::TrainSpec spec = given;
   if (spec.resources.threads == 0) spec.resources.threads = ThreadsOf(launched);
@@ -55,7 +57,7 @@ int TrainAsRank(const training::TrainSpec& given, const training::LaunchedRank& 
   JobContext context;
   if (launched.rank == 0) {
     MakeDirectories(spec.run_dir());
-    first.emplace(spec.run_dir());
+    first.emplace(spec.run_dir(), shown);
     context = first->job->context();
   } else {
     stop.emplace();

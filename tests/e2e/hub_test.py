@@ -335,6 +335,12 @@ class Looking(HubCase):
         of_model = json.loads(self.look(None, "--json", model=str(STORIES)))
         self.assertEqual(of_config["parameters"], of_model["parameters"])
 
+    def test_a_tiny_model_has_thousands_of_parameters(self):
+        model = str(ROOT / "tests" / "golden" / "mistral-tiny")
+        count = json.loads(self.look(None, "--json", model=model))["parameters"]
+        self.assertLess(count, 999950)
+        self.assertIn(f"\n{count / 1000:.1f} thousand parameters in ", self.look(None, model=model))
+
     def test_unknown_families_and_models_say_what_is_missing(self):
         hub = self.hub(dict(stories(), **{"config.json": b'{"architectures": ["NewForCausalLM"]}'}))
         self.assertIn("architecture 'NewForCausalLM' is not supported; supported are",

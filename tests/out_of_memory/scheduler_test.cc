@@ -20,14 +20,14 @@ constexpr size_t kAnswerTokens = 20;
 // Runs steps like the loop. A request that lacks memory is cancelled; the others must finish.
 class World {
  public:
-  explicit World(const std::vector<int64_t>& windows)
+  explicit World(const std::vector<KvWindow>& windows)
       : pool(kBlocks[windows.size()]),
         index(Sha256Digest{}, windows),
         scheduler(Options(windows), pool, index) {
     ids.reserve(8);
   }
 
-  static SchedulerOptions Options(const std::vector<int64_t>& windows) {
+  static SchedulerOptions Options(const std::vector<KvWindow>& windows) {
     SchedulerOptions options;
     options.windows = windows;
     options.max_seqs = 3;
@@ -103,7 +103,7 @@ class World {
   std::vector<RequestId> ids;
 };
 
-class SchedulerOutOfMemoryTest : public testing::TestWithParam<std::vector<int64_t>> {};
+class SchedulerOutOfMemoryTest : public testing::TestWithParam<std::vector<KvWindow>> {};
 
 TEST_P(SchedulerOutOfMemoryTest, AfterAnyFailedAllocationItsStateIsSoundAndEveryRequestEnds) {
   bool has_failed = true;
@@ -126,7 +126,9 @@ TEST_P(SchedulerOutOfMemoryTest, AfterAnyFailedAllocationItsStateIsSoundAndEvery
 }
 
 INSTANTIATE_TEST_SUITE_P(Windows, SchedulerOutOfMemoryTest,
-                         testing::Values(std::vector<int64_t>{0}, std::vector<int64_t>{0, 20}));
+                         testing::Values(std::vector<KvWindow>{{}},
+                                         std::vector<KvWindow>{{}, KvWindow::Sliding(20)},
+                                         std::vector<KvWindow>{{}, KvWindow::Chunk(32)}));
 
 }  // namespace
 }  // namespace tandem::engine

@@ -54,10 +54,13 @@ class Trace {
     // Of its own source, so that traces with and without windows are the same otherwise.
     std::mt19937_64 windows(Mix(seed, 1));
     if (options.windows) {
-      std::vector<int64_t>& by_table = scheduler_options_.windows;
+      std::vector<KvWindow>& by_table = scheduler_options_.windows;
       by_table.resize(1 + windows() % 3);
-      for (int64_t& window : by_table) {
-        window = windows() % 3 == 0 ? 0 : static_cast<int64_t>(1 + windows() % 60);
+      for (KvWindow& window : by_table) {
+        const auto kind = windows() % 4;
+        const auto tokens = static_cast<int64_t>(1 + windows() % 60);
+        if (kind == 1) window = KvWindow::Chunk(BlocksFor(tokens) * kTokensPerBlock);
+        if (kind >= 2) window = KvWindow::Sliding(tokens);
       }
     }
     const int64_t one =
@@ -250,9 +253,8 @@ class Trace {
     const int64_t end = slice.first_position + slice.n_tokens;
     for (size_t t = 0; t < sequence.tables.size(); ++t) {
       const BlockTable& table = sequence.tables[t];
-      const int64_t window = scheduler_options_.windows[t];
-      const int64_t seen = window == 0 ? 0 : slice.first_position - window + 1;
-      for (int64_t p = std::max<int64_t>(0, seen); p < slice.first_position; ++p) {
+      const int64_t seen = scheduler_options_.windows[t].FirstVisible(slice.first_position);
+      for (int64_t p = seen; p < slice.first_position; ++p) {
         Expect(Slot(table, p) == Mix(hashes[static_cast<size_t>(p)], t), "a foreign key was read");
       }
       for (int64_t p = slice.first_position; p < end; ++p) {

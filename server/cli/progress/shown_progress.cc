@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdlib>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -16,26 +15,6 @@
 
 namespace tandem::server {
 namespace {
-
-struct CurrentDisplay {
-  std::mutex mutex;  // guards display
-  std::shared_ptr<ProgressDisplay> display;
-};
-
-CurrentDisplay& Current() {
-  static CurrentDisplay current;
-  return current;
-}
-
-std::shared_ptr<ProgressDisplay> DisplayNow() {
-  const std::lock_guard lock(Current().mutex);
-  return Current().display;
-}
-
-void SetDisplay(std::shared_ptr<ProgressDisplay> display) {
-  const std::lock_guard lock(Current().mutex);
-  Current().display = std::move(display);
-}
 
 // A closed or full standard error loses progress, nothing else.
 void WriteToStderr(std::string_view text) {
@@ -83,7 +62,6 @@ ShownProgress::ShownProgress(const ProgressFlags& flags) {
   options.write = WriteToStderr;
   options.columns = [] { return TerminalWidth(STDERR_FILENO); };
   display_ = std::make_shared<ProgressDisplay>(std::move(options));
-  SetDisplay(display_);
   SetProgressSink(display_);
   SetLogAroundWrite(
       [display = display_](const std::function<void()>& write) { display->Around(write); });
@@ -93,7 +71,11 @@ ShownProgress::~ShownProgress() {
   if (!display_) return;
   SetProgressSink(nullptr);
   SetLogAroundWrite({});
-  SetDisplay(nullptr);
+}
+
+void ShownProgress::Print(const std::function<void()>& print) const {
+  if (display_) return display_->Around(print);
+  print();
 }
 
 void LogProgress() {
@@ -103,12 +85,6 @@ void LogProgress() {
     LogEvent(spdlog::level::info, "progress", {{"what", std::string(line)}});
   };
   SetProgressSink(std::make_shared<ProgressDisplay>(std::move(options)));
-}
-
-void PrintAroundProgress(const std::function<void()>& print) {
-  const std::shared_ptr<ProgressDisplay> display = DisplayNow();
-  if (display) return display->Around(print);
-  print();
 }
 
 }  // namespace tandem::server

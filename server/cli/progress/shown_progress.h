@@ -22,7 +22,7 @@ struct ProgressFlags {
 void AddProgressFlags(CLI::App& command, ProgressFlags& flags);
 
 // Shows the progress of this process on standard error while it lives. On a terminal a bar stays
-// below the lines of the log and of PrintAroundProgress; elsewhere a line comes every ten seconds.
+// below the lines of the log and of Print; elsewhere a line comes every ten seconds.
 // At most one instance at a time.
 class ShownProgress {
  public:
@@ -30,6 +30,9 @@ class ShownProgress {
   ~ShownProgress();
   ShownProgress(const ShownProgress&) = delete;
   ShownProgress& operator=(const ShownProgress&) = delete;
+
+  // Runs `print`, which writes whole lines to the terminal, without the bar in between. Any thread.
+  void Print(const std::function<void()>& print) const;
 
  private:
   std::shared_ptr<ProgressDisplay> display_;  // null: nothing is shown
@@ -40,8 +43,5 @@ void LogProgress();
 
 // Whether standard error is a terminal on which a line can be drawn again.
 bool CanDrawBar();
-
-// Runs `print`, which writes whole lines to the terminal, without the bar in between.
-void PrintAroundProgress(const std::function<void()>& print);
 
 }  // namespace tandem::server

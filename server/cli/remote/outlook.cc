@@ -98,10 +98,12 @@ std::string NumberText(const char* format, double value) {
   return text;
 }
 
+// Limits are those of rounding, so that no text begins with 1000.
 std::string CountText(int64_t parameters) {
   const auto value = static_cast<double>(parameters);
-  return value >= 1e9 ? NumberText("%.2f billion", value / 1e9)
-                      : NumberText("%.1f million", value / 1e6);
+  if (value >= 999.95e6) return NumberText("%.2f billion", value / 1e9);
+  if (value >= 999.95e3) return NumberText("%.1f million", value / 1e6);
+  return value >= 1e3 ? NumberText("%.1f thousand", value / 1e3) : NumberText("%.0f", value);
 }
 
 std::string RateText(double per_second) {

@@ -52,7 +52,9 @@ TEST(KvCache, LayersOfOneTableNeverOverlapAndABlockIsAsLargeAsItsLargestTable) {
   const std::vector<KvCache::Layer> layers = {{128, 128, 0}, {64, 64, 1}, {64, 64, 1}, {},
                                               {64, 128, 1},  {128, 64, 2}};
   const int64_t n_blocks = 3;
-  KvCache kv({.layers = layers, .n_blocks = n_blocks, .windows = {0, 32, 32}});
+  KvCache kv({.layers = layers,
+              .n_blocks = n_blocks,
+              .windows = {{}, KvWindow::Sliding(32), KvWindow::Sliding(32)}});
 
   EXPECT_EQ(kv.shape().block_bytes(), 64 + 64 + 64 + 64 + 64 + 128) << "of table 1";
   for (size_t table = 0; table < 3; ++table) {

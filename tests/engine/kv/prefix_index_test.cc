@@ -123,7 +123,7 @@ TEST(PrefixIndex, ReusingAnIndexedBlockWithoutForgettingIsOurBug) {
 }
 
 TEST(PrefixIndex, AMatchNeedsTheWindowOfItsNextTokenOnly) {
-  PrefixIndex index(Sha256Digest{}, {0, 20});
+  PrefixIndex index(Sha256Digest{}, {{}, KvWindow::Sliding(20)});
   Insert(index, Tokens(80), Blocks({0, 1, 2, 3, 4}), "");
   // The blocks 10 and 11 are gone.
   std::vector<BlockId> windowed = Blocks({10, 11, 12, 13, 14});
@@ -147,8 +147,24 @@ TEST(PrefixIndex, AMatchNeedsTheWindowOfItsNextTokenOnly) {
   EXPECT_EQ(index.Longest(keys), 1);
 }
 
+// Nothing of a chunk's table is needed where a new chunk begins.
+TEST(PrefixIndex, AMatchNeedsTheBlocksOfItsNextTokensChunkOnly) {
+  PrefixIndex index(Sha256Digest{}, {{}, KvWindow::Chunk(32)});
+  Insert(index, Tokens(80), Blocks({0, 1, 2, 3, 4}), "");
+  const std::vector<Sha256Digest> keys = index.Keys(Tokens(81), "");
+  ASSERT_EQ(keys.size(), 5u);
+
+  EXPECT_EQ(index.Longest(keys), 4) << "position 64 begins a chunk, position 80 is inside it";
+  EXPECT_EQ(index.Blocks(std::span(keys).first(4))[1], std::vector<BlockId>(4, kNoBlock));
+  std::vector<BlockId> chunked(5, kNoBlock);
+  chunked[4] = BlockId{14};
+  Insert(index, Tokens(80), chunked, "", 1);
+  EXPECT_EQ(index.Longest(keys), 5);
+  EXPECT_EQ(index.Blocks(keys)[1], chunked);
+}
+
 TEST(PrefixIndex, WithoutATableThatKeepsAllAMatchMayBeginBehindAGap) {
-  PrefixIndex index(Sha256Digest{}, {17});
+  PrefixIndex index(Sha256Digest{}, {KvWindow::Sliding(17)});
   std::vector<BlockId> blocks(6, kNoBlock);
   blocks[4] = BlockId{4};
   blocks[5] = BlockId{5};
@@ -165,10 +181,14 @@ TEST(PrefixIndex, WithoutATableThatKeepsAllAMatchMayBeginBehindAGap) {
 TEST(PrefixIndexProperty, TheLongestMatchIsTheOneThatTheDefinitionNames) {
   std::mt19937 random(11);
   for (int round = 0; round < 400; ++round) {
-    std::vector<int64_t> windows;
+    std::vector<KvWindow> windows;
     const size_t n_tables = 1 + random() % 3;
     for (size_t t = 0; t < n_tables; ++t) {
-      windows.push_back(random() % 3 == 0 ? 0 : static_cast<int64_t>(1 + random() % 70));
+      const auto kind = random() % 4;
+      const auto tokens = static_cast<int64_t>(1 + random() % 70);
+      windows.push_back(kind == 0   ? KvWindow{}
+                        : kind == 1 ? KvWindow::Chunk((tokens % 5 + 1) * kTokensPerBlock)
+                                    : KvWindow::Sliding(tokens));
     }
     PrefixIndex index(Sha256Digest{}, windows);
     const std::vector<TokenId> tokens = Tokens(16 * 9 + 1);
@@ -188,7 +208,7 @@ TEST(PrefixIndexProperty, TheLongestMatchIsTheOneThatTheDefinitionNames) {
       bool matches = true;
       for (size_t t = 0; t < n_tables; ++t) {
         for (int64_t p = 0; p < n * 16; ++p) {
-          const bool seen = windows[t] == 0 || p > n * 16 - windows[t];
+          const bool seen = p >= windows[t].FirstVisible(n * 16);
           matches = matches && (!seen || has[t][static_cast<size_t>(p / 16)]);
         }
       }

@@ -35,9 +35,9 @@ TEST(KvLayout, LayersOfOneTableHaveItsWindow) {
 
   ASSERT_EQ(shape.layers.size(), layers.size());
   for (size_t i = 0; i < layers.size(); ++i) {
-    EXPECT_EQ(shape.windows.at(shape.layers[i].table), layers[i].window) << i;
+    EXPECT_EQ(shape.windows.at(shape.layers[i].table), WindowOf(layers[i])) << i;
   }
-  EXPECT_EQ(shape.windows.front(), 0);
+  EXPECT_EQ(shape.windows.front(), KvWindow{});
   EXPECT_LE(shape.windows.size(), 8u);
 }
 
@@ -63,17 +63,48 @@ TEST(KvLayout, EverySecondLayerWithAWindowMakesTwoTablesWithoutPadding) {
   const std::vector<AttentionSpec> layers = Interleaved(24, 1, 128);
   const KvCache::Shape shape = LayOutKv(layers, DType::kBF16, 131072);
 
-  EXPECT_EQ(shape.windows, (std::vector<int64_t>{0, 128}));
+  EXPECT_EQ(shape.windows, (std::vector<KvWindow>{{}, KvWindow::Sliding(128)}));
   EXPECT_EQ(2 * shape.block_bytes(), KvInOneTable(layers, DType::kBF16).block_bytes());
 }
 
 TEST(KvLayout, LayersOfOneWindowShareOneTable) {
   const std::vector<AttentionSpec> same(12, KeptLayer(2048));
-  EXPECT_EQ(LayOutKv(same, DType::kBF16, 32768).windows, std::vector<int64_t>{2048});
-  EXPECT_EQ(LayOutKv(same, DType::kBF16, 2048).windows, std::vector<int64_t>{0})
+  EXPECT_EQ(LayOutKv(same, DType::kBF16, 32768).windows,
+            std::vector<KvWindow>{KvWindow::Sliding(2048)});
+  EXPECT_EQ(LayOutKv(same, DType::kBF16, 2048).windows, std::vector<KvWindow>{KvWindow{}})
       << "it never slides";
   const std::vector<AttentionSpec> full(12, KeptLayer(0));
-  EXPECT_EQ(LayOutKv(full, DType::kBF16, 32768).windows, std::vector<int64_t>{0});
+  EXPECT_EQ(LayOutKv(full, DType::kBF16, 32768).windows, std::vector<KvWindow>{KvWindow{}});
+}
+
+// Llama 4: three layers of four see their own chunk of 8,192 positions.
+TEST(KvLayout, ChunkedLayersHaveTablesOfTheirChunk) {
+  std::vector<AttentionSpec> layers = Interleaved(48, 3, 0);
+  for (size_t i = 0; i < layers.size(); ++i) layers[i].chunk = i % 4 == 3 ? 0 : 8192;
+  const KvCache::Shape shape = LayOutKv(layers, DType::kBF16, 1 << 20);
+
+  EXPECT_EQ(shape.windows,
+            (std::vector<KvWindow>{
+                {}, KvWindow::Chunk(8192), KvWindow::Chunk(8192), KvWindow::Chunk(8192)}));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    EXPECT_EQ(shape.windows.at(shape.layers[i].table), WindowOf(layers[i])) << i;
+  }
+  const int64_t all = SequenceBytes(KvInOneTable(layers, DType::kBF16), 1 << 20);
+  EXPECT_GE(2 * all, 7 * SequenceBytes(shape, 1 << 20)) << "3.9 times less";
+  EXPECT_EQ(LayOutKv(layers, DType::kBF16, 8192).windows, std::vector<KvWindow>{KvWindow{}})
+      << "one chunk holds the longest text";
+}
+
+// No family has both. A table of several kinds must hold what any of its layers sees.
+TEST(KvLayout, ChunksAndSlidingWindowsShareATableOnlyIfItHoldsBoth) {
+  for (const auto& [window, chunk] : {std::pair{64, 48}, {64, 64}, {64, 96}, {64, 128}}) {
+    std::vector<AttentionSpec> layers = {KeptLayer(window), KeptLayer(0)};
+    layers[1].chunk = chunk;
+    const KvCache::Shape shape = LayOutKv(layers, DType::kBF16, 4096);
+    for (size_t i = 0; i < layers.size(); ++i) {
+      EXPECT_TRUE(shape.windows.at(shape.layers[i].table).Covers(WindowOf(layers[i]))) << i;
+    }
+  }
 }
 
 TEST(KvLayout, LayersWithoutKeysTakeNoPlace) {

@@ -14,8 +14,11 @@ namespace tandem::engine {
 namespace {
 
 constexpr int64_t kWindow = 40;
+constexpr KvWindow kSliding = KvWindow::Sliding(kWindow);
+constexpr KvWindow kAll = {};
+constexpr KvWindow kChunks = KvWindow::Chunk(48);
 
-SchedulerOptions WindowOptions(std::vector<int64_t> windows, int64_t chunk = 32) {
+SchedulerOptions WindowOptions(std::vector<KvWindow> windows, int64_t chunk = 32) {
   SchedulerOptions options;
   options.max_seqs = 8;
   options.prefill_chunk_tokens = chunk;
@@ -71,7 +74,7 @@ class WindowWorld {
 };
 
 TEST(SchedulerWindows, ATableWithAWindowHoldsItsWindowAndTheOthersHoldAll) {
-  WindowWorld world(WindowOptions({0, kWindow}), 100);
+  WindowWorld world(WindowOptions({kAll, kSliding}), 100);
   world.Add(1, Counting(400));
   world.ComputePrompt(1);
 
@@ -87,7 +90,7 @@ TEST(SchedulerWindows, ATableWithAWindowHoldsItsWindowAndTheOthersHoldAll) {
 
 // With all positions in three tables, a second sequence of 400 tokens does not fit.
 TEST(SchedulerWindows, ReleasedBlocksMakeRoomForMoreSequences) {
-  const auto running = [](std::vector<int64_t> windows) {
+  const auto running = [](std::vector<KvWindow> windows) {
     WindowWorld world(WindowOptions(std::move(windows)), 160);
     for (uint64_t id = 1; id <= 6; ++id) {
       world.Add(id, Counting(400, static_cast<TokenId>(1000 * id)));
@@ -96,16 +99,16 @@ TEST(SchedulerWindows, ReleasedBlocksMakeRoomForMoreSequences) {
     return world.scheduler.num_running();
   };
 
-  EXPECT_EQ(running({0, 0, 0}), 1);
-  EXPECT_EQ(running({0, kWindow, kWindow}), 4);
-  EXPECT_EQ(running({kWindow, kWindow, kWindow}), 6);
+  EXPECT_EQ(running({kAll, kAll, kAll}), 1);
+  EXPECT_EQ(running({kAll, kSliding, kSliding}), 4);
+  EXPECT_EQ(running({kSliding, kSliding, kSliding}), 6);
 }
 
 TEST(SchedulerWindows, APoolMustHoldOneSequenceAndItsLargestStep) {
   // 640 tokens, and 39 + 32 positions that span at most 6 blocks.
-  EXPECT_NO_THROW(WindowWorld(WindowOptions({0, kWindow}), 46));
-  EXPECT_THROW(WindowWorld(WindowOptions({0, kWindow}), 45), Error);
-  WindowWorld world(WindowOptions({0, kWindow}), 46);
+  EXPECT_NO_THROW(WindowWorld(WindowOptions({kAll, kSliding}), 46));
+  EXPECT_THROW(WindowWorld(WindowOptions({kAll, kSliding}), 45), Error);
+  WindowWorld world(WindowOptions({kAll, kSliding}), 46);
   world.Add(1, Counting(620));
   world.ComputePrompt(1);
   for (int i = 0; i < 18; ++i) world.Step();
@@ -113,7 +116,7 @@ TEST(SchedulerWindows, APoolMustHoldOneSequenceAndItsLargestStep) {
 }
 
 TEST(SchedulerWindows, APrefixThatAnotherLeftBehindIsReusedAtItsEnd) {
-  WindowWorld world(WindowOptions({0, kWindow}), 200);
+  WindowWorld world(WindowOptions({kAll, kSliding}), 200);
   world.Add(1, Counting(400));
   world.ComputePrompt(1);
   ASSERT_TRUE(world.scheduler.Cancel(RequestId{1}));
@@ -125,7 +128,7 @@ TEST(SchedulerWindows, APrefixThatAnotherLeftBehindIsReusedAtItsEnd) {
 }
 
 TEST(SchedulerWindows, ABranchInTheMiddleIsReusedWhileItsWindowIsCached) {
-  WindowWorld world(WindowOptions({0, kWindow}), 200);
+  WindowWorld world(WindowOptions({kAll, kSliding}), 200);
   world.Add(1, Counting(400));
   world.ComputePrompt(1);
   std::vector<TokenId> branch = Counting(400);
@@ -139,7 +142,7 @@ TEST(SchedulerWindows, ABranchInTheMiddleIsReusedWhileItsWindowIsCached) {
 
 TEST(SchedulerWindows, APrefixWhoseWindowWasEvictedIsComputedAgain) {
   // The second sequence takes the blocks that the first one's window left behind.
-  WindowWorld world(WindowOptions({0, kWindow}), 70);
+  WindowWorld world(WindowOptions({kAll, kSliding}), 70);
   world.Add(1, Counting(400));
   world.ComputePrompt(1);
   world.Add(2, Counting(400, 5000));
@@ -157,7 +160,7 @@ TEST(SchedulerWindows, APrefixWhoseWindowWasEvictedIsComputedAgain) {
 }
 
 TEST(SchedulerWindows, ChoicesShareTheWindowOfTheirPrompt) {
-  WindowWorld world(WindowOptions({0, kWindow}), 100);
+  WindowWorld world(WindowOptions({kAll, kSliding}), 100);
   world.Add(1, Counting(200), 3);
   world.ComputePrompt(1);
 
@@ -169,7 +172,7 @@ TEST(SchedulerWindows, ChoicesShareTheWindowOfTheirPrompt) {
 }
 
 TEST(SchedulerWindows, AFollowerTakesTheWindowThatItsLeaderLeftBehind) {
-  WindowWorld world(WindowOptions({0, kWindow}, 128), 200);
+  WindowWorld world(WindowOptions({kAll, kSliding}, 128), 200);
   std::vector<TokenId> other = Counting(300);
   other[64] = 7777;
   world.Add(1, Counting(300));
@@ -181,6 +184,92 @@ TEST(SchedulerWindows, AFollowerTakesTheWindowThatItsLeaderLeftBehind) {
   world.Step();
 
   EXPECT_EQ(world.Choice(2).cached_len, 64);
+}
+
+TEST(SchedulerWindows, ATableOfChunksHoldsTheChunkOfTheNextToken) {
+  WindowWorld world(WindowOptions({kAll, kChunks}), 100);
+  world.Add(1, Counting(400));
+  world.ComputePrompt(1);
+
+  EXPECT_EQ(world.Held(1, 0), 25);
+  EXPECT_EQ(world.Held(1, 1), 1) << "position 400 sees positions from 384 on";
+  int emptied = 0;
+  for (int i = 0; i < 150; ++i) {
+    world.Step();
+    const int64_t at = world.Choice(1).computed_len;
+    EXPECT_EQ(world.Held(1, 1), BlocksFor(at) - at / 48 * 3) << at;
+    emptied += world.Held(1, 1) == 0 ? 1 : 0;
+  }
+  EXPECT_EQ(emptied, 3) << "where positions 432, 480 and 528 are next";
+  EXPECT_EQ(world.scheduler.counters().preemptions, 0);
+}
+
+TEST(SchedulerWindows, APoolMustHoldOneChunkAndTheLargestStep) {
+  // 640 tokens, and 47 + 32 positions from the beginning of a chunk.
+  EXPECT_NO_THROW(WindowWorld(WindowOptions({kAll, kChunks}), 45));
+  EXPECT_THROW(WindowWorld(WindowOptions({kAll, kChunks}), 44), Error);
+  WindowWorld world(WindowOptions({kAll, kChunks}), 45);
+  world.Add(1, Counting(620));
+  world.ComputePrompt(1);
+  for (int i = 0; i < 18; ++i) world.Step();
+  EXPECT_EQ(world.scheduler.counters().preemptions, 0);
+}
+
+// Position 192 begins a chunk, and position 208 sees one block of it.
+TEST(SchedulerWindows, ABranchIsReusedBeforeInsideAndBehindAChunksEdge) {
+  for (const int64_t differs_at : {185, 192, 200, 208, 215}) {
+    SCOPED_TRACE(differs_at);
+    WindowWorld world(WindowOptions({kAll, kChunks}), 200);
+    world.Add(1, Counting(400));
+    world.ComputePrompt(1);
+    std::vector<TokenId> branch = Counting(400);
+    branch[static_cast<size_t>(differs_at)] = 7777;
+
+    world.Add(2, branch);
+    world.Step();
+
+    const int64_t cached = differs_at / kTokensPerBlock * kTokensPerBlock;
+    EXPECT_EQ(world.Choice(2).cached_len, cached);
+    world.ComputePrompt(2);
+    EXPECT_EQ(world.Held(2, 1), 1);
+  }
+}
+
+// Its chunk's blocks are gone, but the chunk's first token needs none of them.
+TEST(SchedulerWindows, APrefixWhoseChunkWasEvictedIsReusedUpToTheChunk) {
+  WindowWorld world(WindowOptions({kAll, kChunks}), 70);
+  world.Add(1, Counting(400));
+  world.ComputePrompt(1);
+  world.Add(2, Counting(400, 5000));
+  world.ComputePrompt(2);
+  ASSERT_TRUE(world.scheduler.Cancel(RequestId{2}));
+  std::vector<TokenId> branch = Counting(400);
+  branch[215] = 7777;
+
+  world.Add(3, branch);
+  world.Step();
+
+  EXPECT_EQ(world.Choice(3).cached_len, 192);
+}
+
+TEST(SchedulerWindows, APreemptedSequenceOfChunksIsReusedAndEnds) {
+  WindowWorld world(WindowOptions({kAll, kChunks}), 60);
+  for (uint64_t id = 1; id <= 3; ++id) {
+    world.Add(id, Counting(280, static_cast<TokenId>(1000 * id)));
+  }
+  for (int i = 0; i < 900 && world.scheduler.num_requests() > 0; ++i) {
+    world.Step();
+    for (uint64_t id = 1; id <= 3; ++id) {
+      if (world.scheduler.Choices(RequestId{id}).empty()) continue;
+      Sequence& sequence = world.Choice(id);
+      if (sequence.length() == 500) world.scheduler.Finish(sequence);
+    }
+    world.scheduler.CheckInvariants();
+  }
+
+  EXPECT_EQ(world.scheduler.num_requests(), 0);
+  EXPECT_GT(world.scheduler.counters().preemptions, 0);
+  EXPECT_EQ(world.pool.num_free(), 60);
 }
 
 }  // namespace
