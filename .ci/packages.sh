@@ -14,10 +14,11 @@ fi
 # For config/packaging/make_release, besides BUILD_PACKAGES.
 PACKAGE_PACKAGES=(binutils ca-certificates dpkg-dev python3)
 # openssl makes the certificates of the end-to-end tests of TLS, chromium walks the console. zsh, fish and mandoc
-# check completions and manual pages. debootstrap makes the roots of the packages' tests.
+# check completions and manual pages. debootstrap makes the roots of the packages' tests. MPI starts the ranks of
+# training across processes.
 TEST_PACKAGES=(
   libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3 python3-venv chromium
-  zsh fish mandoc groff-base debootstrap "${PACKAGE_PACKAGES[@]}"
+  zsh fish mandoc groff-base debootstrap libopenmpi-dev openmpi-bin "${PACKAGE_PACKAGES[@]}"
 )
 
 # install_packages NAME…: installs the missing packages. Without root, prints the command and exits.

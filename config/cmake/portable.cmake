@@ -41,7 +41,8 @@ add_dependencies(tandem_portable ${rooms})
 target_link_libraries(tandem_portable PRIVATE
   -Wl,--start-group ${room_files} ${TANDEM_LLGUIDANCE} -Wl,--end-group
   -lsqlite3 -lyaml-cpp -lsnappy -lz -lzstd -lpcre2-8 -licuuc -lssl -lcrypto -lm)
-# ld warns of getaddrinfo and dlopen: portable_start.cc keeps the first from loading modules, nothing calls the other.
+# ld warns of getaddrinfo and dlopen: portable_start.cc keeps the first from loading modules, and training/dist
+# refuses to call the other in a static program.
 target_link_options(tandem_portable PRIVATE -static-pie -Wl,--gc-sections,-z,pack-relative-relocs,--build-id)
 add_custom_command(TARGET tandem_portable POST_BUILD
   COMMAND ${CMAKE_OBJCOPY} --only-keep-debug tandem tandem.debug

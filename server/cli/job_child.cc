@@ -68,6 +68,7 @@ std::string_view NameOf(ErrorCode code) {
 struct StopOnSignal::OldHandlers {
   struct sigaction term {};
   struct sigaction interrupt {};
+  struct sigaction user {};
 };
 
 StopOnSignal::StopOnSignal() : old_(std::make_unique<OldHandlers>()) {
@@ -80,6 +81,7 @@ StopOnSignal::StopOnSignal() : old_(std::make_unique<OldHandlers>()) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, &old_->term);
   sigaction(SIGINT, &action, &old_->interrupt);
+  sigaction(SIGUSR1, &action, &old_->user);
   watcher_ = std::thread([this] {
     NameThisThread("tandem-signals");
     char byte = 0;
@@ -92,6 +94,7 @@ StopOnSignal::StopOnSignal() : old_(std::make_unique<OldHandlers>()) {
 StopOnSignal::~StopOnSignal() {
   sigaction(SIGTERM, &old_->term, nullptr);
   sigaction(SIGINT, &old_->interrupt, nullptr);
+  sigaction(SIGUSR1, &old_->user, nullptr);
   WakeWatcher('e');
   watcher_.join();
   stop_write_end = -1;

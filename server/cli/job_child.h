@@ -22,7 +22,8 @@ class ShownProgress;
 // DIR/spec.json and writes DIR/events.jsonl. It ends with DIR/result.json, or, if it was stopped,
 // with kExitTryAgain and no result.
 
-// Turns SIGTERM and SIGINT into a stop request while it lives. The handlers only write one byte to
+// Turns SIGTERM, SIGINT and SIGUSR1 (which mpirun and Slurm forward) into a stop request while it
+// lives. The handlers only write one byte to
 // a pipe, which is async-signal-safe; a thread reads it. At most one instance at a time.
 class StopOnSignal {
  public:

@@ -13,6 +13,7 @@
 #include "server/cli/spec_paths.h"
 #include "server/cli/verbs.h"
 #include "training/observe/roof.h"
+#include "training/plan/sharding.h"
 
 namespace tandem::server {
 
@@ -23,6 +24,7 @@ void AddPlan(CLI::App& command, int& exit_code) {
     std::string memory;
     bool json = false;
     bool program = false;
+    int64_t ranks = 0;
   };
   const auto flags = std::make_shared<Flags>();
   command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
@@ -33,11 +35,19 @@ void AddPlan(CLI::App& command, int& exit_code) {
   command.add_flag("--json", flags->json, "print JSON");
   command.add_flag("--program", flags->program,
                    "also print the steps of the program, with bytes and FLOPs");
+  command
+      .add_option("--sharding", flags->ranks,
+                  "print the bytes and rows of each of so many ranks instead (see mpirun)")
+      ->check(CLI::Range(1, 1 << 20));
   command.callback([flags, &exit_code] {
     training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
     FindSpecPaths(spec);
     if (!flags->memory.empty()) {
       spec.resources.memory_max_bytes = config::ParseBytes(flags->memory, "--memory");
+    }
+    if (flags->ranks > 0) {
+      std::fputs(training::DescribeSharding(spec, flags->ranks).c_str(), stdout);
+      return;
     }
     ThreadPool pool(static_cast<int>(spec.resources.threads));
     engine::OpsContext ops(engine::Kernels(), pool);

@@ -1,7 +1,9 @@
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "engine/base/durable_dirs.h"
@@ -10,9 +12,12 @@
 #include "engine/io/atomic_write.h"
 #include "server/cli/job_child.h"
 #include "server/cli/progress/shown_progress.h"
+#include "server/cli/rank_guard.h"
 #include "server/cli/spec_paths.h"
+#include "server/cli/train_rank.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/process_lock.h"
+#include "training/dist/launch.h"
 #include "training/run/run.h"
 
 namespace tandem::server {
@@ -25,6 +30,7 @@ struct TrainFlags {
   std::string spec;
   std::vector<std::string> overrides;
   std::string job_dir;
+  std::optional<double> rank_timeout_s;
   ProgressFlags progress;
 };
 
@@ -33,14 +39,7 @@ constexpr const char* kMemoryAdvice =
     "LoRA rank, or raise resources.memory_max_bytes; tandem plan prints the memory that a run "
     "needs";
 
-int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir,
-                   const ShownProgress* shown) {
-  if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
-  engine::RemoveStaleTemporaries(dir);  // left by a killed run
-  const OpenJob job(dir, shown);
-
-  const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
-  if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
+void WriteOutcome(const fs::path& dir, const training::TrainOutcome& outcome) {
   ordered_json result = {{"status", "succeeded"},
                          {"model_dir", outcome.model_dir.string()},
                          {"checkpoint", outcome.checkpoint.string()},
@@ -51,15 +50,46 @@ int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir,
   if (!outcome.adapter_dir.empty()) result["adapter_dir"] = outcome.adapter_dir.string();
   if (outcome.merged) result["merge"] = ordered_json::parse(MergeReportText(*outcome.merged));
   WriteResult(dir, result);
+}
+
+int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir,
+                   const ShownProgress* shown) {
+  if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
+  engine::RemoveStaleTemporaries(dir);  // left by a killed run
+  const OpenJob job(dir, shown);
+
+  const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
+  if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
+  WriteOutcome(dir, outcome);
   return 0;
 }
 
-int TrainSpecFile(const TrainFlags& flags) {
-  ConfigureLog("info", LogFormat::kText);
-  const ShownProgress shown(flags.progress);
+training::TrainSpec LoadSpec(const TrainFlags& flags) {
   training::TrainSpec spec = training::LoadTrainSpec(flags.spec, flags.overrides);
+  if (flags.rank_timeout_s) spec.parallel.rank_timeout_s = *flags.rank_timeout_s;
   // Not for jobs: paths of a request must lie below the model root.
   FindSpecPaths(spec);
+  return spec;
+}
+
+int TrainLaunched(const TrainFlags& flags, const training::LaunchedRank& launched) {
+  if (const std::optional<int> code = GuardRank(launched.rank)) return *code;
+  ConfigureLog("info", LogFormat::kText);
+  std::optional<ShownProgress> shown;
+  if (launched.rank == 0) shown.emplace(flags.progress);
+  const training::TrainSpec spec = LoadSpec(flags);
+  return TrainAsRank(
+      spec, launched, shown ? &*shown : nullptr,
+      [&](const training::TrainOutcome& outcome) { WriteOutcome(spec.run_dir(), outcome); });
+}
+
+int TrainSpecFile(const TrainFlags& flags) {
+  const auto launched =
+      training::FindLaunchedRank([](const char* name) { return std::getenv(name); });
+  if (launched) return TrainLaunched(flags, *launched);
+  ConfigureLog("info", LogFormat::kText);
+  const ShownProgress shown(flags.progress);
+  const training::TrainSpec spec = LoadSpec(flags);
   MakeDirectories(spec.run_dir());
   const UniqueFd lock = LockRunDirectory(spec.run_dir());
   return RunInDirectory(spec, spec.run_dir(), &shown);
@@ -86,6 +116,12 @@ void AddTrain(CLI::App& command, int& exit_code) {
   command.add_option("--job", flags->job_dir,
                      "job directory: read spec.json or spec.yaml there, write events.jsonl and "
                      "result.json, run at the lowest priority");
+  command
+      .add_option(
+          "--rank-timeout", flags->rank_timeout_s,
+          "under mpirun: seconds without an answer of another rank after which the run ends "
+          "with code 75; 0: no limit (default: parallel.rank_timeout_s)")
+      ->check(CLI::Range(0.0, 1e9));
   AddProgressFlags(command, flags->progress);
   command.callback([flags, &exit_code] {
     if (!flags->job_dir.empty()) {

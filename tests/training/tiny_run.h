@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "bench/models/random_model.h"
+#include "engine/formats/safetensors/safetensors.h"
 #include "engine/io/atomic_write.h"
 #include "tests/support/temporary_dir.h"
 #include "training/run/run.h"
@@ -87,6 +89,32 @@ class TinyRunTest : public testing::Test {
       if (event.kind == kind && event.message.find(part) != std::string::npos) ++count;
     }
     return count;
+  }
+
+  static constexpr TokenId kPoison = '~';  // of the byte tokenizer
+
+  // A copy of the base in which the poison's embedding is NaN.
+  std::string Poisoned() {
+    const std::filesystem::path dir = dir_.path() / "poisoned";
+    std::filesystem::copy(dir_.path() / "base", dir);
+    const std::filesystem::path weights = dir / "model.safetensors";
+    const auto file = engine::SafetensorsFile::Open(weights);
+    std::vector<engine::NamedTensor> tensors;
+    std::vector<std::byte> embedding;
+    for (const std::string& name : file.names()) {
+      engine::ConstTensorView view = *file.Find(name);
+      if (name == "model.embed_tokens.weight") {
+        embedding.assign(view.data, view.data + view.bytes());
+        const size_t width = view.bytes() / static_cast<size_t>(view.shape[0]);
+        std::fill_n(embedding.begin() + static_cast<ptrdiff_t>(kPoison * width), width,
+                    std::byte{0xff});  // NaN in every float format
+        view.data = embedding.data();
+      }
+      tensors.push_back({name, view});
+    }
+    engine::WriteSafetensors(dir_.path() / "w", tensors, {{"format", "pt"}});
+    std::filesystem::rename(dir_.path() / "w", weights);
+    return "load_parameters_path=" + dir.string();
   }
 
   tests::TemporaryDir dir_;

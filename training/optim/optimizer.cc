@@ -14,7 +14,6 @@ namespace {
 
 using engine::OpsContext;
 
-constexpr int64_t kNormBlock = 4096;
 constexpr int64_t kElementsPerTask = 1 << 16;
 static_assert(kElementsPerTask % engine::kMomentBlock == 0);
 
@@ -50,20 +49,25 @@ void SplitMaster(float value, engine::Bf16* high, int16_t* low) {
 
 float JoinMaster(engine::Bf16 high, int16_t low) { return engine::JoinSplitMaster(high, low); }
 
-double GlobalNorm(OpsContext& ops, std::span<const ParameterState> parameters) {
+std::vector<double> SquaredBlocks(OpsContext& ops, std::span<const ParameterState> parameters) {
   const auto& kernels = engine::TrainingKernels(ops.kernels());
-  double total = 0;
   std::vector<double> blocks;
   for (const ParameterState& parameter : parameters) {
     const int64_t n_blocks = (parameter.elements + kNormBlock - 1) / kNormBlock;
-    blocks.assign(static_cast<size_t>(n_blocks), 0);
+    const auto begin = static_cast<int64_t>(blocks.size());
+    blocks.resize(static_cast<size_t>(begin + n_blocks));
     ops.pool().ParallelFor(n_blocks, [&](int64_t block, int) {
       const int64_t first = block * kNormBlock;
-      blocks[static_cast<size_t>(block)] = kernels.sum_of_squares(
+      blocks[static_cast<size_t>(begin + block)] = kernels.sum_of_squares(
           parameter.gradient + first, std::min(kNormBlock, parameter.elements - first));
     });
-    for (const double sum : blocks) total += sum;
   }
+  return blocks;
+}
+
+double GlobalNorm(OpsContext& ops, std::span<const ParameterState> parameters) {
+  double total = 0;
+  for (const double sum : SquaredBlocks(ops, parameters)) total += sum;
   return std::sqrt(total);
 }
 

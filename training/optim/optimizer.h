@@ -67,8 +67,13 @@ struct ParameterState {
 void SplitMaster(float value, engine::Bf16* high, int16_t* low);
 float JoinMaster(engine::Bf16 high, int16_t low);
 
-// Square root of the sum of squares over all tensors. Sums fixed blocks of 4,096 elements in f64,
-// in order.
+// Elements of a tensor whose squares are summed at once.
+constexpr int64_t kNormBlock = 4096;
+// The sums of squares of the blocks of all tensors, in order.
+std::vector<double> SquaredBlocks(engine::OpsContext& ops,
+                                  std::span<const ParameterState> parameters);
+
+// Square root of the sum of squares over all tensors. Adds the blocks in f64, in order.
 double GlobalNorm(engine::OpsContext& ops, std::span<const ParameterState> parameters);
 
 // Applies update number t (0-based) in one pass per tensor. Multiplies gradients by

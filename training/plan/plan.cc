@@ -300,7 +300,8 @@ void RefuseWhatCannotFit(const TrainSpec& spec) {
   const ModelFiles files = LoadModelFiles(spec);
   TrainingPlan plan;
   plan.memory = FindMemoryNeeds(spec, files);
-  plan.budget_bytes = has_ceiling ? spec.resources.memory_max_bytes : AvailableMemoryBytes();
+  plan.budget_bytes = has_ceiling ? spec.resources.memory_max_bytes
+                                  : AvailableMemoryBytes() / spec.parallel.ranks_on_host;
   if (!has_ceiling) {
     for (const MemoryClass& one : plan.memory.classes) {
       if (one.name == "base") plan.budget_bytes += one.bytes;

@@ -30,6 +30,7 @@ std::optional<RouterFigures> Executor::router_figures() const {
 void Executor::Backward() {
   run_.BeginBackward();
   const std::vector<BackwardStep>& steps = program_.backward;
+  if (on_backward_) on_backward_(0);
   for (size_t i = 0; i < steps.size();) {
     const size_t end = ChunkRunEnd(program_, i);
     const auto run = [&] {
@@ -48,6 +49,7 @@ void Executor::Backward() {
     };
     program_.nodes[steps[i].node].chunk >= 0 ? run_.OverChunks(run) : run();
     i = end;
+    if (on_backward_) on_backward_(end);
   }
 }
 

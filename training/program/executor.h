@@ -45,6 +45,10 @@ class Executor {
   std::optional<RouterFigures> router_figures() const;
   // Bytes of the packed ReLU results since the last Train.
   int64_t packed_bytes() const { return run_.packed_bytes(); }
+  // Called during the backward pass of Train: backward steps before `end` are done. Empty: off.
+  void set_on_backward(std::function<void(size_t end)> on_backward) {
+    on_backward_ = std::move(on_backward);
+  }
   // Records the time of every later node in `trace`; null: stops recording.
   void set_trace(Trace* trace) { trace_ = trace; }
 
@@ -62,6 +66,7 @@ class Executor {
   std::vector<float> token_logprobs_;  // [rows], for Reweigh
   std::vector<float> token_weights_;   // [rows]
   Trace* trace_ = nullptr;
+  std::function<void(size_t)> on_backward_;
 };
 
 }  // namespace tandem::training

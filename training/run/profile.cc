@@ -48,7 +48,7 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
   InitialWeights(parts);
   parts.trainer.MastersChanged();
 
-  std::vector<MicroBatch> batches(static_cast<size_t>(spec.train.gradient_accumulation_steps));
+  std::vector<MicroBatch> batches(static_cast<size_t>(spec.batches_per_step()));
   std::vector<double> seconds;
   ProgressTask task("measuring steps", "steps", options.warmup + options.steps);
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {

@@ -9,11 +9,13 @@
 #include "engine/base/error.h"
 #include "engine/base/progress.h"
 #include "engine/base/quoted.h"
+#include "training/dist/agreement.h"
 #include "training/lora/lora.h"
 #include "training/plan/plan.h"
 #include "training/run/run_checkpoint.h"
 #include "training/run/run_export.h"
 #include "training/run/run_metrics.h"
+#include "training/run/run_ranks.h"
 #include "training/run/run_reference.h"
 #include "training/run/run_saver.h"
 #include "training/run/trace_window.h"
@@ -35,15 +37,20 @@ class Run {
   using Wait = RunSaver::Wait;
 
  public:
-  Run(const TrainSpec& spec, const JobContext& context)
+  Run(const TrainSpec& spec, const JobContext& context, Collectives* ranks)
       : spec_(spec),
         context_(context),
-        parts_(spec, context),
+        ranks_(ranks),
+        parts_(spec, context, ranks),
         checkpoints_(parts_, context.dir / "checkpoints",
                      {[this](const fs::path& dir) { Report("checkpoint", dir.string()); },
                       [this](const std::string& what) { Warn(what); }}) {
     if (!spec.data.eval.empty()) validation_.emplace(spec, parts_.files, parts_.pool);
-    batches_.resize(static_cast<size_t>(spec.train.gradient_accumulation_steps));
+    batches_.resize(static_cast<size_t>(parts_.own_batches()));
+    if (ranks_ != nullptr) {
+      CheckAgreement(*ranks_,
+                     {{"the training data", parts_.data_sha256, "give all hosts the same files"}});
+    }
   }
 
   TrainOutcome Go() {
@@ -54,7 +61,7 @@ class Run {
     if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
     ProgressTask task("training " + spec_.run_name, "steps", spec_.train.steps, progress_.step);
     while (progress_.step < spec_.train.steps) {
-      if (context_.stop.stop_requested()) return Stop();
+      if (IsStopRequested()) return Stop();
       checkpoints_.Take(Wait::kNo);
       if (!OneStep()) break;
       task.Reach(progress_.step);
@@ -72,6 +79,12 @@ class Run {
   }
 
  private:
+  // Whether any rank was asked to stop. All ranks then stop after the same step.
+  bool IsStopRequested() const {
+    const bool here = context_.stop.stop_requested();
+    return ranks_ == nullptr ? here : ranks_->AnyRank(here);
+  }
+
   bool Due(int64_t period) const { return period > 0 && progress_.step % period == 0; }
 
   // Call once per step: remembers the number of finished epochs.
@@ -83,7 +96,7 @@ class Run {
   }
 
   void Report(const char* kind, const std::string& message, double value = 0) {
-    if (!context_.report) return;
+    if (!context_.report || !is_first()) return;
     context_.report({kind, progress_.step, spec_.train.steps, value, message});
   }
   void Warn(const std::string& message) { Report("warning", message); }
@@ -107,12 +120,24 @@ class Run {
     }
     parts_.trainer.MastersChanged();
     epochs_ = static_cast<int64_t>(parts_.packer.epoch());
+    if (!is_first()) return;
     metrics_.emplace(parts_, context_.dir, progress_.step);
     window_.Begin(spec_.profiler, progress_.step);
   }
 
+  bool is_first() const { return parts_.is_first_rank(); }
+
   // Returns whether the parameters now hold the initial weights.
   bool FindReference(bool resumes) {
+    bool has_initial_weights = is_first() && FindReferenceHere(resumes);
+    if (ranks_ == nullptr) return has_initial_weights;
+    has_initial_weights = ranks_->AnyRank(has_initial_weights);
+    if (has_initial_weights && !is_first()) InitialWeights(parts_);
+    ShareReference(*ranks_, parts_, validation_ ? &*validation_ : nullptr);
+    return has_initial_weights;
+  }
+
+  bool FindReferenceHere(bool resumes) {
     return PrepareReference({.parts = parts_,
                              .validation = validation_ ? &*validation_ : nullptr,
                              .dir = context_.dir,
@@ -142,6 +167,12 @@ class Run {
   }
 
   void Announce() {
+    if (!is_first()) return;
+    if (ranks_ != nullptr) {
+      Report("message", std::to_string(ranks_->size()) + " ranks share each step: " +
+                            std::to_string(spec_.batches_per_step()) + " micro-batches of " +
+                            std::to_string(spec_.rows_per_batch()) + " rows");
+    }
     const Trainer& trainer = parts_.trainer;
     char base[64] = "";
     if (trainer.base()) {
@@ -222,6 +253,10 @@ class Run {
     if (progress_.losses.size() > kLossTail) progress_.losses.pop_front();
     progress_.tokens_seen += step.total_weights;
     const int64_t number = progress_.step;
+    if (!is_first()) {
+      ++progress_.step;
+      return true;
+    }
     if (number % spec_.log_period == 0 || number + 1 == spec_.train.steps) {
       Report("step", metrics_->LogLine(number, step, times), step.loss);
     }
@@ -246,7 +281,7 @@ class Run {
                       "the data, or set train.on_nan");
     }
     Warn(Shown(step) + ": the step is skipped");
-    metrics_->LeftOut(progress_.step, step, times);
+    if (metrics_) metrics_->LeftOut(progress_.step, step, times);
     ++progress_.step;
   }
 
@@ -265,7 +300,7 @@ class Run {
          "; the data since then is skipped");
     progress_ = training::RollBack(parts_, *found, [this](const std::string& what) { Warn(what); });
     progress_.rollbacks = rollbacks;
-    metrics_.emplace(parts_, context_.dir, progress_.step);
+    if (is_first()) metrics_.emplace(parts_, context_.dir, progress_.step);
     Save(Wait::kYes);
   }
 
@@ -278,16 +313,18 @@ class Run {
     evaluated_step_ = progress_.step;
     const double bits_per_byte =
         validation_->bytes() > 0 ? result.weighted_loss / std::log(2.0) / validation_->bytes() : 0;
-    Report("eval", RunMetrics::EvalLine(progress_.step, result, bits_per_byte), result.loss);
-    metrics_->Evaluation(progress_.step, result, bits_per_byte, Seconds(start));
-    FlushMetrics();
+    if (is_first()) {
+      Report("eval", RunMetrics::EvalLine(progress_.step, result, bits_per_byte), result.loss);
+      metrics_->Evaluation(progress_.step, result, bits_per_byte, Seconds(start));
+      FlushMetrics();
+    }
 
     const bool better = progress_.best_step < 0 || result.loss < progress_.best_eval_loss;
     if (better) {
       progress_.best_eval_loss = result.loss;
       progress_.best_step = progress_.step;
       progress_.evaluations_without_gain = 0;
-      if (spec_.checkpoint.export_best &&
+      if (spec_.checkpoint.export_best && is_first() &&
           Guarded([this](const std::string& what) { Warn(what); }, "exporting the best model",
                   [&] { ExportRun(parts_, context_.dir / "best"); })) {
         progress_.exported_best_step = progress_.best_step;
@@ -308,11 +345,13 @@ class Run {
   }
 
   void Sample() {
+    if (!is_first()) return;
     WriteSamples(parts_, context_.dir / "sample-model",
                  [this](const std::string& text) { Report("sample", text); });
   }
 
   void ExportStep() {
+    if (!is_first()) return;
     const fs::path dir = context_.dir / "exports" / ("step-" + std::to_string(progress_.step));
     if (Guarded([this](const std::string& what) { Warn(what); }, "exporting " + dir.string(),
                 [&] { ExportRun(parts_, dir); })) {
@@ -321,6 +360,7 @@ class Run {
   }
 
   void Save(Wait wait) {
+    if (!is_first()) return checkpoints_.Save(progress_, wait);
     const auto start = std::chrono::steady_clock::now();
     // A run resumed from this checkpoint will not write these rows again.
     Guarded([this](const std::string& what) { Warn(what); }, "syncing metrics",
@@ -333,6 +373,7 @@ class Run {
   }
 
   void FlushMetrics() {
+    if (!is_first()) return;
     Guarded([this](const std::string& what) { Warn(what); }, "writing metrics",
             [this] {
               metrics_->Flush();
@@ -354,7 +395,7 @@ class Run {
     Save(Wait::kYes);
     FlushMetrics();
     if (spec_.train.sample.every > 0) Sample();
-    if (!spec_.checkpoint.export_model) return;
+    if (!spec_.checkpoint.export_model || !is_first()) return;
     const bool is_adapter = parts_.is_adapter();
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
     const fs::path best = context_.dir / "best" / WeightsFile(parts_);
@@ -386,6 +427,7 @@ class Run {
 
   const TrainSpec& spec_;
   const JobContext& context_;
+  Collectives* const ranks_;
   RunParts parts_;
   RunSaver checkpoints_;
   std::optional<ValidationSet> validation_;
@@ -401,10 +443,16 @@ class Run {
 
 }  // namespace
 
-TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context) {
+TrainOutcome RunTraining(const TrainSpec& given, const JobContext& context, Collectives* ranks) {
+  TrainSpec spec = given;
+  const int64_t size = ranks == nullptr ? 1 : ranks->size();
+  spec.step_shape = SplitStep(spec, ResolveMesh(spec.parallel.mesh, size).data);
   RefuseWhatCannotFit(spec);
-  MakeDirectories(context.dir);
-  return Run(spec, context).Go();
+  if (ranks != nullptr) CheckSameStart(*ranks, spec);
+  if (ranks == nullptr || ranks->is_first()) MakeDirectories(context.dir);
+  const TrainOutcome outcome = Run(spec, context, ranks).Go();
+  if (ranks != nullptr) ranks->Barrier();  // the first rank's files are complete
+  return outcome;
 }
 
 }  // namespace tandem::training

@@ -6,6 +6,7 @@
 
 #include "engine/base/job_context.h"
 #include "engine/tools/merge_adapter.h"
+#include "training/dist/collectives.h"
 #include "training/spec/spec.h"
 
 namespace tandem::training {
@@ -29,6 +30,12 @@ struct TrainOutcome {
 // Exports to context.dir/hf, an adapter to context.dir/adapter (with lora.export: merged to both).
 // Sends events to context.report; the message of a "step" event is MaxText's log line. On a stop
 // request it saves a checkpoint at the end of the step and returns kStopped.
-TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context);
+//
+// With `ranks`, several processes (or threads) run the job together: each calls RunTraining with
+// the same spec and directory. Only the first rank writes files and reports. A stop request on any
+// rank stops all. Throws on every rank when the ranks differ in program, spec, data or instruction
+// set.
+TrainOutcome RunTraining(const TrainSpec& spec, const JobContext& context,
+                         Collectives* ranks = nullptr);
 
 }  // namespace tandem::training

@@ -8,6 +8,7 @@
 #include "engine/io/json.h"
 #include "training/run/run_export.h"
 #include "training/setup/exported_tensors.h"
+#include "training/step/moment_shards.h"
 
 namespace tandem::training {
 namespace {
@@ -68,6 +69,8 @@ ordered_json Settings(const RunParts& parts) {
   return settings;
 }
 
+int64_t RanksOf(const RunParts& parts) { return parts.ranks == nullptr ? 1 : parts.ranks->size(); }
+
 ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
   const PackerState& packer = parts.packer.state();
   const SpikeGuard::State& spikes = parts.trainer.spikes().state();
@@ -84,6 +87,7 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       {"rollbacks", progress.rollbacks},
       {"spikes", {{"losses", spikes.losses}, {"norms", spikes.norms}}},
       {"losses", progress.losses},
+      {"ranks", RanksOf(parts)},
       {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
       {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
       {"data_sha256", parts.data_sha256},
@@ -144,6 +148,19 @@ void CheckSameData(const RunParts& parts, const FoundCheckpoint& found, const or
                   "checkpoint.resume_on_changed_data=continue");
 }
 
+// A step has the same rows on any number of ranks, but other sums give other last digits.
+void CheckSameRanks(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
+                    const std::string& source) {
+  const int64_t then = engine::JsonIntOr(state, "ranks", 1, 1, INT64_MAX, source);
+  const int64_t now = RanksOf(parts);
+  if (then == now || parts.spec.parallel.elastic) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              found.dir.string() + ": the checkpoint is of a run on " + std::to_string(then) +
+                  (then == 1 ? " rank" : " ranks") + ", now " + std::to_string(now) +
+                  (now == 1 ? " runs" : " run") +
+                  ": start as many ranks as before, or set elastic=true");
+}
+
 // Throws when the checkpoint belongs to another run. Warns about permitted differences.
 void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
                   const std::string& source, const WarnFunction& warn) {
@@ -160,6 +177,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
     warn("the checkpoint was written with arithmetic " + found.isa_key + ", this machine has " +
          std::string(parts.ops.kernels().key) + ": losses may differ in the last digits");
   }
+  CheckSameRanks(parts, found, state, source);
   const ordered_json settings = Settings(parts);
   for (const auto& [key, value] : settings.items()) {
     const ordered_json there = state.at("settings").value(key, ordered_json());
@@ -173,6 +191,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
 }  // namespace
 
 CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              const std::vector<engine::NamedTensor>& moments,
                               std::vector<std::vector<std::byte>>* bytes) {
   CheckpointContents contents;
   contents.step = progress.step;
@@ -186,16 +205,18 @@ CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress
   if (parts.trainer.base()) contents.tensor_files.back().metadata = AdapterMetadata(parts);
   contents.tensor_files.push_back(
       {"optim.safetensors", parts.trainer.parameters().OptimizerTensors()});
+  auto& optimizer = contents.tensor_files.back().tensors;
+  optimizer.insert(optimizer.end(), moments.begin(), moments.end());
   return contents;
 }
 
-RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
-  const std::string source = (found.dir / "train_state.json").string();
-  const ordered_json state =
-      engine::ParseUntrustedJson(engine::ReadWholeFile(source, kMaxStateBytes), source);
-  CheckSameRun(parts, found, state, source, warn);
-  RunProgress progress;
+namespace {
 
+// Reads weights and optimiser of the checkpoint; returns its train_state.json.
+std::string ReadCheckpoint(RunParts& parts, const FoundCheckpoint& found, const std::string& source,
+                           const WarnFunction& warn) {
+  const std::string text = engine::ReadWholeFile(source, kMaxStateBytes);
+  CheckSameRun(parts, found, engine::ParseUntrustedJson(text, source), source, warn);
   if (parts.trainer.base()) {
     const fs::path weights = found.dir / "adapter_model.safetensors";
     parts.trainer.parameters().LoadFrom(engine::SafetensorsFile::Open(weights), weights.string());
@@ -204,6 +225,33 @@ RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const Warn
   }
   const fs::path optim = found.dir / "optim.safetensors";
   parts.trainer.parameters().RestoreOptimizer(engine::SafetensorsFile::Open(optim), optim.string());
+  return text;
+}
+
+void ScatterIfSharded(RunParts& parts, const FoundCheckpoint& found) {
+  ParameterStore& parameters = parts.trainer.parameters();
+  if (parameters.shard().size == 1) return;
+  const fs::path path = found.dir / "optim.safetensors";
+  std::optional<engine::SafetensorsFile> file;
+  if (parts.is_first_rank()) file = engine::SafetensorsFile::Open(path);
+  ScatterMoments(*parts.ranks, parameters, file ? &*file : nullptr, path.string());
+}
+
+}  // namespace
+
+RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
+  const std::string source = (found.dir / "train_state.json").string();
+  std::string text;
+  if (parts.is_first_rank()) text = ReadCheckpoint(parts, found, source, warn);
+  if (parts.ranks != nullptr) {
+    // The first rank's disk may be its own.
+    text = parts.ranks->BroadcastText(text, 0);
+    parts.trainer.parameters().VisitState(
+        [&](std::span<std::byte> bytes) { parts.ranks->Broadcast(bytes, 0); });
+    ScatterIfSharded(parts, found);
+  }
+  const ordered_json state = engine::ParseUntrustedJson(text, source);
+  RunProgress progress;
   parts.trainer.set_optimizer_steps(
       engine::JsonInt(state, "optimizer_steps", 0, INT64_MAX, source));
   const ordered_json& packer = state.at("packer");

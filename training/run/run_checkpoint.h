@@ -26,11 +26,14 @@ struct RunProgress {
 using WarnFunction = std::function<void(const std::string&)>;
 
 // The run's present state. The tensors borrow `bytes` and the parameters.
+// `moments`: those that ranks share (GatherMoments), which the contents borrow.
 CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              const std::vector<engine::NamedTensor>& moments,
                               std::vector<std::vector<std::byte>>* bytes);
 
 // Restores weights, optimiser and data position from the checkpoint. Throws when it belongs to
-// another run; warns about permitted differences.
+// another run; warns about permitted differences. The first rank reads; all ranks call this and get
+// the same state.
 RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn);
 
 }  // namespace tandem::training

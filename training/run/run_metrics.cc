@@ -30,18 +30,18 @@ std::string RoutersIn(const RouterFigures& figures) {
 }  // namespace
 
 double TokensPerStep(const TrainSpec& spec) {
-  return static_cast<double>(spec.train.per_device_batch_size * spec.tokens_per_row() *
-                             spec.train.gradient_accumulation_steps);
+  return static_cast<double>(spec.rows_per_batch() * spec.tokens_per_row() *
+                             spec.batches_per_step());
 }
 
 double RecomputedTflop(const RunParts& parts) {
   return static_cast<double>(parts.trainer.program().recompute_flops()) / 1e12 *
-         static_cast<double>(parts.spec.train.gradient_accumulation_steps);
+         static_cast<double>(parts.spec.batches_per_step());
 }
 
 double StepTflop(const RunParts& parts) {
   return static_cast<double>(parts.trainer.program().training_flops()) / 1e12 *
-         static_cast<double>(parts.spec.train.gradient_accumulation_steps);
+         static_cast<double>(parts.spec.batches_per_step());
 }
 
 RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_t first_step)

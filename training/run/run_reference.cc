@@ -189,7 +189,7 @@ std::optional<std::vector<PairLogProbs>> ComputeTrain(const ReferenceJob& job) {
   while (more) {
     if (job.stop.stop_requested()) return std::nullopt;
     MicroBatch batch;
-    for (int64_t r = 0; r < parts.spec.train.per_device_batch_size; ++r) {
+    for (int64_t r = 0; r < parts.spec.rows_per_batch(); ++r) {
       batch.Append(more ? row : PaddingRow(options.row_length, options.pad, options.max_sequence));
       more = more && packer.Next(&row);
     }
@@ -281,6 +281,20 @@ bool PrepareReference(const ReferenceJob& job) {
   if (job.validation) GiveTo(job.validation->batches(), stored_eval->values);
   job.parts.reference = std::move(stored->values);
   return must_compute;
+}
+
+void ShareReference(Collectives& ranks, RunParts& parts, ValidationSet* validation) {
+  auto n = static_cast<double>(parts.reference.size());
+  n = ranks.AllGather({&n, 1}).front();
+  parts.reference.resize(static_cast<size_t>(n));
+  ranks.Broadcast(std::as_writable_bytes(std::span(parts.reference)), 0);
+  if (validation == nullptr) return;
+  std::vector<PairLogProbs> values;
+  for (const MicroBatch& batch : validation->batches()) {
+    for (const PairRows& pair : batch.pairs) values.push_back(pair.reference);
+  }
+  ranks.Broadcast(std::as_writable_bytes(std::span(values)), 0);
+  GiveTo(validation->batches(), values);
 }
 
 }  // namespace tandem::training

@@ -31,4 +31,7 @@ struct ReferenceJob {
 // kInvalidArgument when the resumed run began with other weights than the spec names now.
 bool PrepareReference(const ReferenceJob& job);
 
+// Gives the first rank's reference to all ranks.
+void ShareReference(Collectives& ranks, RunParts& parts, ValidationSet* validation);
+
 }  // namespace tandem::training

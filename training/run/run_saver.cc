@@ -2,31 +2,54 @@
 
 #include <utility>
 
+#include "training/step/moment_shards.h"
+
 namespace tandem::training {
 
 namespace fs = std::filesystem;
 
-RunSaver::RunSaver(const RunParts& parts, const fs::path& dir, Reports reports)
-    : parts_(parts),
-      reports_(std::move(reports)),
-      store_(dir, parts.spec.checkpoint.keep),
-      writer_(store_) {}
+RunSaver::RunSaver(RunParts& parts, const fs::path& dir, Reports reports)
+    : parts_(parts), reports_(std::move(reports)) {
+  if (!parts.is_first_rank()) return;
+  store_.emplace(dir, parts.spec.checkpoint.keep);
+  writer_.emplace(*store_);
+}
 
 std::optional<FoundCheckpoint> RunSaver::Begin() {
+  return Shared(store_ ? BeginHere() : std::nullopt);
+}
+
+std::optional<FoundCheckpoint> RunSaver::FindNewest() {
+  return Shared(store_ ? FindHere(nullptr) : std::nullopt);
+}
+
+std::optional<FoundCheckpoint> RunSaver::Shared(std::optional<FoundCheckpoint> found) {
+  if (parts_.ranks != nullptr) {
+    Collectives& ranks = *parts_.ranks;
+    const std::string dir = ranks.BroadcastText(found ? found->dir.string() : "", 0);
+    const std::string step = ranks.BroadcastText(found ? std::to_string(found->step) : "0", 0);
+    const std::string isa_key = ranks.BroadcastText(found ? found->isa_key : "", 0);
+    if (!dir.empty()) found = FoundCheckpoint{std::stoll(step), dir, isa_key};
+  }
+  if (found) newest_ = found->dir;
+  return found;
+}
+
+std::optional<FoundCheckpoint> RunSaver::BeginHere() {
   if (parts_.spec.checkpoint.resume) {
     std::vector<std::string> unusable;
-    if (auto found = FindNewest(&unusable)) return found;
+    if (auto found = FindHere(&unusable)) return found;
     if (unusable.empty()) return std::nullopt;
     if (parts_.spec.checkpoint.on_unreadable == OnUnreadable::kError) ThrowUnusable(unusable);
   }
-  if (const fs::path aside = store_.SetAside(); !aside.empty()) {
+  if (const fs::path aside = store_->SetAside(); !aside.empty()) {
     reports_.warn("checkpoints of an earlier run are now in " + aside.string());
   }
   return std::nullopt;
 }
 
 void RunSaver::ThrowUnusable(const std::vector<std::string>& unusable) const {
-  std::string message = "no checkpoint in " + store_.dir().string() + " is usable:";
+  std::string message = "no checkpoint in " + store_->dir().string() + " is usable:";
   for (const std::string& what : unusable) message += "\n  " + what;
   throw Error(
       ErrorCode::kDataLoss,
@@ -35,16 +58,12 @@ void RunSaver::ThrowUnusable(const std::vector<std::string>& unusable) const {
           "checkpoint.on_unreadable=restart, which moves them aside and restarts at step 0");
 }
 
-std::optional<FoundCheckpoint> RunSaver::FindNewest() { return FindNewest(nullptr); }
-
-std::optional<FoundCheckpoint> RunSaver::FindNewest(std::vector<std::string>* unusable) {
+std::optional<FoundCheckpoint> RunSaver::FindHere(std::vector<std::string>* unusable) {
   Take(Wait::kYes);
-  auto found = store_.FindNewest([&](const std::string& what) {
+  return store_->FindNewest([&](const std::string& what) {
     if (unusable != nullptr) unusable->push_back(what);
     reports_.warn(what);
   });
-  if (found) newest_ = found->dir;
-  return found;
 }
 
 void RunSaver::Saved(const fs::path& checkpoint) {
@@ -53,7 +72,8 @@ void RunSaver::Saved(const fs::path& checkpoint) {
 }
 
 void RunSaver::Take(Wait wait) {
-  const auto result = writer_.Take(wait == Wait::kYes);
+  if (!writer_) return;
+  const auto result = writer_->Take(wait == Wait::kYes);
   if (!result) return;
   Guarded(reports_.warn, "saving a checkpoint", [&] {
     if (result->failure) std::rethrow_exception(result->failure);
@@ -62,20 +82,25 @@ void RunSaver::Take(Wait wait) {
 }
 
 void RunSaver::Save(const RunProgress& progress, Wait wait) {
+  GatheredMoments moments;
+  if (parts_.trainer.parameters().shard().size > 1) {
+    moments = GatherMoments(*parts_.ranks, parts_.trainer.parameters());
+  }
+  if (!store_) return;
   Take(Wait::kYes);
   Guarded(reports_.warn, "saving a checkpoint", [&] {
     CheckpointSnapshot snapshot;
-    snapshot.contents = ContentsOf(parts_, progress, &snapshot.bytes);
+    snapshot.contents = ContentsOf(parts_, progress, moments.tensors, &snapshot.bytes);
     if (wait == Wait::kNo && parts_.spec.checkpoint.async) {
       // The weights are copies already. The last file holds the optimiser's own tensors.
       if (CopyTensors(snapshot.contents.tensor_files.back(), &snapshot.copies)) {
-        writer_.Start(std::move(snapshot));
+        writer_->Start(std::move(snapshot));
         return;
       }
       reports_.warn(
           "not enough memory for a copy of the moments: training waits for this checkpoint");
     }
-    Saved(store_.Save(snapshot.contents));
+    Saved(store_->Save(snapshot.contents));
   });
 }
 

@@ -24,7 +24,8 @@ bool Guarded(const WarnFunction& warn, const std::string& what, const Action& ac
 }
 
 // Finds and writes the checkpoints of a run, in the background or while the run waits. Reports the
-// outcome of a save from the run's thread, at its next call. Borrows the parts.
+// outcome of a save from the run's thread, at its next call. Borrows the parts. All ranks of a run
+// make the same calls; only the first one reads and writes files.
 class RunSaver {
  public:
   enum class Wait { kNo, kYes };
@@ -33,7 +34,7 @@ class RunSaver {
     WarnFunction warn;
   };
 
-  RunSaver(const RunParts& parts, const std::filesystem::path& dir, Reports reports);
+  RunSaver(RunParts& parts, const std::filesystem::path& dir, Reports reports);
 
   // Returns the newest valid checkpoint. A run that does not resume moves existing ones aside.
   // Throws kDataLoss naming them when none is valid, unless checkpoint.on_unreadable allows a
@@ -51,14 +52,17 @@ class RunSaver {
   bool has_checkpoint() const { return !newest_.empty(); }
 
  private:
-  std::optional<FoundCheckpoint> FindNewest(std::vector<std::string>* unusable);
+  std::optional<FoundCheckpoint> BeginHere();
+  std::optional<FoundCheckpoint> FindHere(std::vector<std::string>* unusable);
+  // All ranks get the first rank's.
+  std::optional<FoundCheckpoint> Shared(std::optional<FoundCheckpoint> found);
   [[noreturn]] void ThrowUnusable(const std::vector<std::string>& unusable) const;
   void Saved(const std::filesystem::path& checkpoint);
 
-  const RunParts& parts_;
+  RunParts& parts_;
   const Reports reports_;
-  CheckpointStore store_;
-  CheckpointWriter writer_;
+  std::optional<CheckpointStore> store_;  // only on the first rank: the others cannot write
+  std::optional<CheckpointWriter> writer_;
   std::filesystem::path newest_;
 };
 

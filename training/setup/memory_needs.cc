@@ -1,6 +1,7 @@
 #include "training/setup/memory_needs.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "engine/base/error.h"
 #include "training/lora/lora.h"
@@ -65,6 +66,14 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
     const bool may_be_coded = weight.kind == WeightKind::kMatrix;
     moments += MomentBytes(MomentsOf(spec.train.optimizer, elements, may_be_coded), elements);
   }
+  if (spec.parallel.shard_optimizer && spec.step_shape) {
+    const int64_t ranks = spec.step_shape->ranks;
+    moments = (moments + ranks - 1) / ranks;
+  }
+  // The tree of world_invariant keeps one gradient per level.
+  if (spec.parallel.world_invariant > 1) {
+    gradients *= std::bit_width(static_cast<uint64_t>(spec.parallel.world_invariant));
+  }
   std::vector<MemoryClass> classes;
   if (spec.lora.enable) classes.push_back({"base", owned.base_bytes});
   classes.insert(
@@ -84,7 +93,7 @@ int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
 std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
                                       const OwnedWeights& owned, const Program& program) {
   std::vector<MemoryClass> classes = StateClasses(spec, owned);
-  const int64_t rows = spec.train.per_device_batch_size * spec.tokens_per_row();
+  const int64_t rows = spec.rows_per_batch() * spec.tokens_per_row();
   const engine::ModelConfig& config = files.config;
   int64_t loss =
       CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim, spec.compute);

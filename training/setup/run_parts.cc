@@ -17,8 +17,9 @@ namespace {
 namespace fs = std::filesystem;
 
 Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const AdapterPlan& adapter,
-                    const fs::path& cache_dir, engine::OpsContext& ops) {
+                    const fs::path& cache_dir, Collectives* ranks, engine::OpsContext& ops) {
   TrainerOptions options = TrainerOptionsOf(spec);
+  options.ranks = ranks;
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
   options.trained = TrainedWeights(spec, files, weights);
   options.remat = RematFor(spec, files);
@@ -84,7 +85,7 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec, const ModelFiles& files,
 
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   TrainerOptions options;
-  options.rows_per_batch = spec.train.per_device_batch_size * spec.sequences_per_row();
+  options.rows_per_batch = spec.rows_per_batch() * spec.sequences_per_row();
   options.row_length = spec.data.max_target_length;
   options.max_segments = spec.data.max_segments_per_seq;
   options.optimizer = spec.train.optimizer;
@@ -95,6 +96,10 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   if (spec.model.dropout) options.model_dropout = static_cast<float>(*spec.model.dropout);
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
   options.router_loss = {spec.train.router_aux_loss, spec.train.router_z_loss};
+  options.overlap = spec.parallel.overlap;
+  options.bucket_bytes = spec.parallel.bucket_bytes;
+  options.shard_moments = spec.parallel.shard_optimizer;
+  options.tree_sums = spec.parallel.world_invariant > 0;
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   return options;
 }
@@ -113,37 +118,43 @@ PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
   return options;
 }
 
-RunParts::RunParts(const TrainSpec& given, const JobContext& context)
+RunParts::RunParts(const TrainSpec& given, const JobContext& context, Collectives* shared)
     : spec(given),
+      ranks(shared),
       pool(static_cast<int>(spec.resources.threads)),
       ops(engine::Kernels(), pool),
       files(LoadModelFiles(spec)),
-      data(OpenData(spec, files, pool, {.record = RecordIn(context.dir)})),
+      data(OpenData(spec, files, pool,
+                    {.record = is_first_rank() ? RecordIn(context.dir) : fs::path()})),
       data_sha256(context.dir.empty() ? "" : HashOfFiles(data.files, context.cache_dir)),
       packer(PackerOptionsOf(spec, data.source->size()),
              [this](int64_t i) { return data.source->Make(i); }),
       adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
                                : AdapterPlan()),
-      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ops)) {
+      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ranks, ops)) {
   if (spec.kind != "train.pretrain") {
     turn_ends = AddEndTokens(TurnEnds(*data.source, *files.tokenizer), &files);
   }
 }
 
 bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
+  const auto own = static_cast<int64_t>(batches.size());
+  const int64_t first = parts.ranks == nullptr ? 0 : parts.ranks->rank() * own;
   bool any = false;
-  for (MicroBatch& batch : batches) {
-    batch.Clear();
-    for (int64_t r = 0; r < parts.spec.train.per_device_batch_size; ++r) {
+  for (int64_t b = 0; b < parts.spec.batches_per_step(); ++b) {
+    MicroBatch* batch =
+        b >= first && b < first + own ? &batches[static_cast<size_t>(b - first)] : nullptr;
+    if (batch != nullptr) batch->Clear();
+    for (int64_t r = 0; r < parts.spec.rows_per_batch(); ++r) {
       PackedRow row;
       if (parts.packer.Next(&row)) {
         any = true;
-      } else {
+      } else if (batch != nullptr) {
         row = PaddingRow(parts.spec.tokens_per_row(), 0, parts.spec.data.max_target_length);
       }
-      batch.Append(row);
+      if (batch != nullptr) batch->Append(row);
     }
-    if (!parts.reference.empty()) batch.SetReference(parts.reference);
+    if (batch != nullptr && !parts.reference.empty()) batch->SetReference(parts.reference);
   }
   return any;
 }

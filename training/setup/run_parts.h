@@ -7,6 +7,7 @@
 #include "engine/base/thread_pool.h"
 #include "engine/ops/ops_context.h"
 #include "training/data/packer.h"
+#include "training/dist/collectives.h"
 #include "training/setup/lora_base.h"
 #include "training/setup/model_files.h"
 #include "training/setup/open_data.h"
@@ -15,11 +16,13 @@
 
 namespace tandem::training {
 
-// The opened and created parts of a run. Borrows the spec.
+// The opened and created parts of a run. Borrows the spec, and the ranks of a run that several
+// processes share (null: this is the only one). Only the first rank writes to the run's directory.
 struct RunParts {
-  RunParts(const TrainSpec& spec, const JobContext& context);
+  RunParts(const TrainSpec& spec, const JobContext& context, Collectives* ranks = nullptr);
 
   const TrainSpec& spec;
+  Collectives* const ranks;
   ThreadPool pool;
   engine::OpsContext ops;
   ModelFiles files;
@@ -32,6 +35,11 @@ struct RunParts {
   // For train.dpo: log-probabilities of every pair under the initial model (run_reference.h).
   std::vector<PairLogProbs> reference;
 
+  bool is_first_rank() const { return ranks == nullptr || ranks->is_first(); }
+  // Micro-batches of a step that this rank computes.
+  int64_t own_batches() const {
+    return spec.batches_per_step() / (ranks == nullptr ? 1 : ranks->size());
+  }
   bool is_adapter() const { return trainer.base() != nullptr; }
 };
 
@@ -42,7 +50,8 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec, const ModelFiles& files,
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
 PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
 
-// Fills the next micro-batches of a step. Returns false at the end of the data.
+// Fills this rank's micro-batches of the next step. All ranks pack all rows, so that a step has the
+// same rows for every number of ranks. Returns false at the end of the data.
 bool NextBatches(RunParts& parts, std::span<MicroBatch> batches);
 
 // Sets the masters to the initial weights, loaded or drawn, of a run that does not resume.

@@ -17,7 +17,7 @@ ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files, Thr
   bool more = packer.Next(&row);
   while (more) {
     MicroBatch batch;
-    for (int64_t r = 0; r < spec.train.per_device_batch_size; ++r) {
+    for (int64_t r = 0; r < spec.rows_per_batch(); ++r) {
       batch.Append(more ? row : PaddingRow(options.row_length, options.pad, options.max_sequence));
       more = more && packer.Next(&row);
     }

@@ -12,6 +12,7 @@
 #include "training/data/packer.h"
 #include "training/data/row_source.h"
 #include "training/data/shard_list.h"
+#include "training/dist/mesh.h"
 #include "training/lora/lora_options.h"
 #include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
@@ -167,6 +168,27 @@ struct ProfilerSection {
   int64_t steps = 5;
 };
 
+// Training on several ranks: processes that a launcher such as mpirun starts together.
+struct ParallelSection {
+  MeshRequest mesh;
+  // Number of equal parts of a step's rows, a power of two. Their gradients are added in a fixed
+  // tree, so that every number of ranks that divides it gives the same bits. 0: off.
+  int64_t world_invariant = 0;
+  bool shard_optimizer = false;              // each rank keeps its part of the moments
+  bool overlap = true;                       // sum gradients over ranks during the backward pass
+  int64_t bucket_bytes = int64_t{32} << 20;  // least bytes of gradients that are summed at once
+  bool elastic = false;                      // resume a run of another number of ranks
+  double rank_timeout_s = 1800;              // longest wait for another rank; 0: no limit
+  int64_t ranks_on_host = 1;  // they share its memory; from the launcher, without a key
+};
+
+// The micro-batches of a step over all ranks.
+struct StepShape {
+  int64_t rows_per_batch = 0;
+  int64_t batches = 0;
+  int64_t ranks = 1;
+};
+
 struct ResourceSection {
   int64_t threads = 0;  // 0: one per physical core
   // Runs the job at the lowest scheduling priority.
@@ -188,6 +210,9 @@ struct TrainSpec {
   MetricsSection metrics;
   ProfilerSection profiler;
   ResourceSection resources;
+  ParallelSection parallel;
+  // Set for a run on several ranks (SplitStep); otherwise the values of `train` hold.
+  std::optional<StepShape> step_shape;
   engine::DType compute = engine::DType::kBF16;
   int64_t log_period = 1;
   // Secret token for fetching models from the hub. Never shown, logged, recorded or exported.
@@ -201,8 +226,19 @@ struct TrainSpec {
   // Sequences of up to max_target_length per packed row: both answers of a pair take a row.
   int64_t sequences_per_row() const { return is_dpo() ? 2 : 1; }
   int64_t tokens_per_row() const { return sequences_per_row() * data.max_target_length; }
+  int64_t rows_per_batch() const {
+    return step_shape ? step_shape->rows_per_batch : train.per_device_batch_size;
+  }
+  int64_t batches_per_step() const {
+    return step_shape ? step_shape->batches : train.gradient_accumulation_steps;
+  }
   std::filesystem::path run_dir() const { return base_output_directory / run_name; }
 };
+
+// Divides the rows of a step (per_device_batch_size times gradient_accumulation_steps, whatever the
+// number of ranks) into micro-batches of equal size, of which each of `ranks` gets the same number.
+// Throws kInvalidArgument naming the keys when that is impossible.
+StepShape SplitStep(const TrainSpec& spec, int64_t ranks);
 
 // Reads a spec (YAML or JSON) and applies the `key=value` overrides on top. Keys are dotted
 // ("train.learning_rate") or MaxText's flat names ("learning_rate"). `${VAR}` and `${VAR:-default}`

@@ -9,10 +9,9 @@ constexpr const char* kAny = "*";
 constexpr const char* kOff = "|false|False|0|-1|none|None|null";  // the empty value too
 
 constexpr const char* kBackend = "a setting of MaxText's backend";
-constexpr const char* kDevices = "training uses one device";
+constexpr const char* kDevices = "each rank has all weights and moments";
 constexpr const char* kMesh =
-    "training uses one device, so leave it out or set 1; for the same global batch raise "
-    "train.gradient_accumulation_steps instead";
+    "training splits a run over the axes data, fsdp and tensor only: leave this out or set 1";
 constexpr const char* kExport = "a setting of Orbax files, which training does not write";
 constexpr const char* kF32 = "sums, logits and softmax are always f32";
 constexpr const char* kGoodput = "goodput is always measured: perf/goodput in metrics.jsonl";
@@ -30,10 +29,15 @@ constexpr Row kRows[] = {
     {"compile*", kAny, kBackend}, {"xla*", kAny, kBackend}, {"sa_*", kAny, kBackend},
     {"use_tokamax_*", kAny, kBackend}, {"colocated_*", kAny, kBackend},
     {"elastic_*", kAny, kBackend}, {"attention", kAny, "there is only one attention kernel"},
-    {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, kDevices},
-    {"ici_*", "|1|-1", kMesh}, {"dcn_*", "|1|-1", kMesh}, {"mesh*", "|1|-1|none|None|null", kMesh},
+    {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, "the axes are data, fsdp and tensor"},
+    {"ici_fsdp_t*", "|1|-1", kMesh}, {"ici_tensor_t*", "|1|-1", kMesh}, {"ici_tensor_s*", "|1|-1", kMesh},
+    {"ici_s*", "|1|-1", kMesh}, {"ici_c*", "|1|-1", kMesh}, {"ici_p*", "|1|-1", kMesh},
+    {"ici_e*", "|1|-1", kMesh}, {"ici_a*", "|1|-1", kMesh}, {"ici_di*", "|1|-1", kMesh},
+    {"dcn_fsdp_t*", "|1|-1", kMesh}, {"dcn_tensor_t*", "|1|-1", kMesh}, {"dcn_tensor_s*", "|1|-1", kMesh},
+    {"dcn_s*", "|1|-1", kMesh}, {"dcn_c*", "|1|-1", kMesh}, {"dcn_p*", "|1|-1", kMesh},
+    {"dcn_e*", "|1|-1", kMesh}, {"dcn_a*", "|1|-1", kMesh}, {"dcn_di*", "|1|-1", kMesh},
+    {"mesh_*", "|1|-1|none|None|null", kMesh},
     {"enable_single_controller", kAny, kBackend}, {"skip_jax_distributed_system", kAny, kBackend},
-    {"shard_optimizer_over_data", kAny, kDevices},
     {"enable_single_replica_ckpt_restoring", kAny, kDevices},
     {"scan_layers", kAny, "layers always run in a loop"},
     {"param_scan_axis", kAny, "layers always run in a loop"},

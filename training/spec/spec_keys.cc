@@ -10,8 +10,9 @@ constexpr size_t kMarkdownColumns = 120;
 
 std::vector<SpecKey> AllKeys() {
   std::vector<SpecKey> all;
-  for (const auto section : {RunKeys, ModelKeys, LoraKeys, DataKeys, DpoKeys, TrainKeys, GuardKeys,
-                             OptimizerKeys, RematKeys, SampleKeys, CheckpointKeys, MachineKeys}) {
+  for (const auto section :
+       {RunKeys, ModelKeys, LoraKeys, DataKeys, DpoKeys, TrainKeys, GuardKeys, OptimizerKeys,
+        RematKeys, SampleKeys, CheckpointKeys, ParallelKeys, MachineKeys}) {
     for (SpecKey& key : section()) all.push_back(std::move(key));
   }
   return all;

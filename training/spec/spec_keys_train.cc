@@ -56,7 +56,8 @@ std::vector<SpecKey> TrainKeys() {
      kRequired},
     {{"train.per_device_batch_size", "per_device_batch_size"},
      Integer(FIELD(train.per_device_batch_size), 1, 1 << 20),
-     "rows per micro-batch; with train.dpo a row holds a pair, or more if pairs are packed"},
+     "rows per micro-batch; with train.dpo a row holds a pair, or more if pairs are packed; several "
+     "ranks share the rows of a step, which does not grow with them"},
     {{"train.gradient_accumulation_steps", "gradient_accumulation_steps"},
      Integer(FIELD(train.gradient_accumulation_steps), 1, 1 << 20), "micro-batches per step"},
     {{"train.router_aux_loss", "router_aux_loss_coef", "load_balance_loss_weight"},

@@ -26,6 +26,7 @@ std::vector<SpecKey> OptimizerKeys();
 std::vector<SpecKey> RematKeys();
 std::vector<SpecKey> SampleKeys();
 std::vector<SpecKey> CheckpointKeys();
+std::vector<SpecKey> ParallelKeys();
 std::vector<SpecKey> MachineKeys();
 
 }  // namespace tandem::training

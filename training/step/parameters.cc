@@ -1,5 +1,7 @@
 #include "training/step/parameters.h"
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -17,6 +19,9 @@ using engine::DType;
 using engine::SourceLayout;
 using engine::WeightKind;
 using engine::WeightSpec;
+
+constexpr int64_t kGradientAlign = 16;               // floats: a tensor begins at a cache line
+constexpr int64_t kZeroedAtOnce = int64_t{1} << 22;  // bytes
 
 // SplitMix64 (Steele, Lea, Flood): a bijection that turns counters into random bits.
 uint64_t Mix(uint64_t x) {
@@ -83,8 +88,9 @@ std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<Weigh
 }  // namespace
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
-                               std::vector<bool> trained, const OptimizerSpec& optimizer)
-    : specs_(std::move(specs)), dtype_(dtype), trained_(std::move(trained)) {
+                               std::vector<bool> trained, const OptimizerSpec& optimizer,
+                               MomentShard shard)
+    : specs_(std::move(specs)), dtype_(dtype), trained_(std::move(trained)), shard_(shard) {
   TANDEM_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   if (trained_.empty()) trained_.assign(specs_.size(), true);
   TANDEM_CHECK(trained_.size() == specs_.size());
@@ -97,10 +103,11 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     bytes_ += static_cast<int64_t>(bytes);
     return AlignedBuffer(bytes);
   };
+  layouts_.resize(specs_.size());
+  TakeGradients();
   for (size_t i = 0; i < specs_.size(); ++i) {
     const WeightSpec& spec = specs_[i];
     Parameter& p = parameters_[i];
-    p.elements = spec.n * spec.k;
     const auto elements = static_cast<size_t>(p.elements);
     p.master = take(elements * engine::DTypeBytes(dtype));
     if (split()) p.low = take(elements * sizeof(int16_t));
@@ -117,26 +124,47 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     }
 
     if (!trained_[i]) continue;
-    p.gradient = take(elements * sizeof(float));
-    gradients_[i] = p.gradient.as<float>();
+    layouts_[i] = MomentsOf(optimizer, p.elements, spec.kind == WeightKind::kMatrix);
+    const auto [begin, end] = OwnRange(i, shard_.rank);
+    if (begin == end) continue;
     ParameterState state;
-    state.elements = p.elements;
+    state.elements = end - begin;
     state.decays = decays[i];
     if (split()) {
-      state.high = p.master.as<Bf16>();
-      state.low = p.low.as<int16_t>();
+      state.high = p.master.as<Bf16>() + begin;
+      state.low = p.low.as<int16_t>() + begin;
     } else {
-      state.master = p.master.as<float>();
+      state.master = p.master.as<float>() + begin;
     }
-    TakeMoments(MomentsOf(optimizer, p.elements, spec.kind == WeightKind::kMatrix), &p, &state);
-    state.gradient = p.gradient.as<float>();
+    TakeMoments(layouts_[i], &p, &state);
+    state.gradient = gradients_[i] + begin;
     states_.push_back(state);
   }
 }
 
+void ParameterStore::TakeGradients() {
+  // With shards no block of the norm or of coded moments crosses the border of a part.
+  const int64_t align = shard_.size > 1 ? kNormBlock : kGradientAlign;
+  const auto rounded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
+  int64_t end = 0;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    Parameter& p = parameters_[i];
+    p.elements = specs_[i].n * specs_[i].k;
+    p.gradient_begin = end;
+    if (!trained_[i]) continue;
+    end += rounded(p.elements, align);
+    bytes_ += p.elements * static_cast<int64_t>(sizeof(float));
+  }
+  end = rounded(end, align * shard_.size);
+  gradient_ = AlignedBuffer(static_cast<size_t>(end) * sizeof(float));
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (trained_[i]) gradients_[i] = gradient_.as<float>() + parameters_[i].gradient_begin;
+  }
+}
+
 void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state) {
-  const auto elements = static_cast<size_t>(p->elements);
-  const auto n_scales = static_cast<size_t>(MomentBlocks(p->elements));
+  const auto elements = static_cast<size_t>(state->elements);
+  const auto n_scales = static_cast<size_t>(MomentBlocks(state->elements));
   const auto take = [&](AlignedBuffer* moment, AlignedBuffer* scales, float** floats,
                         uint8_t** codes, float** scale) {
     *moment = AlignedBuffer(elements * (layout.coded ? sizeof(uint8_t) : sizeof(float)));
@@ -150,7 +178,7 @@ void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, Param
   };
   if (layout.first) take(&p->m, &p->m_scales, &state->m, &state->m_codes, &state->m_scales);
   if (layout.second) take(&p->v, &p->v_scales, &state->v, &state->v_codes, &state->v_scales);
-  bytes_ += MomentBytes(layout, p->elements);
+  bytes_ += MomentBytes(layout, state->elements);
 }
 
 void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, FreshInit init) {
@@ -237,10 +265,122 @@ void ParameterStore::Repack(engine::OpsContext& ops) {
 }
 
 void ParameterStore::ZeroGradients(engine::OpsContext& ops) {
-  ops.pool().ParallelFor(static_cast<int64_t>(parameters_.size()), [&](int64_t i, int) {
-    AlignedBuffer& gradient = parameters_[static_cast<size_t>(i)].gradient;
-    if (gradient.size() > 0) std::memset(gradient.data(), 0, gradient.size());
+  const auto bytes = static_cast<int64_t>(gradient_.size());
+  ops.pool().ParallelFor((bytes + kZeroedAtOnce - 1) / kZeroedAtOnce, [&](int64_t i, int) {
+    const int64_t begin = i * kZeroedAtOnce;
+    std::memset(gradient_.data() + begin, 0,
+                static_cast<size_t>(std::min(kZeroedAtOnce, bytes - begin)));
   });
+}
+
+std::pair<int64_t, int64_t> ParameterStore::OwnRange(size_t i, int rank) const {
+  const Parameter& p = parameters_[i];
+  if (shard_.size == 1) return {0, p.elements};
+  const int64_t part = shard_elements();
+  const int64_t begin = std::clamp<int64_t>(rank * part - p.gradient_begin, 0, p.elements);
+  const int64_t end = std::clamp<int64_t>((rank + 1) * part - p.gradient_begin, 0, p.elements);
+  return {begin, end};
+}
+
+// Calls `visit` with each weight that has elements in [begin, end) of the flat order: its index,
+// the first element, the number of elements, and their place relative to `begin`.
+template <class Visit>
+void ParameterStore::VisitFlat(int64_t begin, int64_t end, const Visit& visit) const {
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (!trained_[i]) continue;
+    const int64_t first = std::max(begin, parameters_[i].gradient_begin);
+    const int64_t last = std::min(end, parameters_[i].gradient_begin + parameters_[i].elements);
+    if (first >= last) continue;
+    visit(i, first - parameters_[i].gradient_begin, last - first, first - begin);
+  }
+}
+
+void ParameterStore::PackMasters(int64_t begin, std::span<uint32_t> bits) const {
+  std::fill(bits.begin(), bits.end(), 0u);
+  const int64_t end = begin + static_cast<int64_t>(bits.size());
+  VisitFlat(begin, end, [&](size_t i, int64_t first, int64_t n, int64_t to) {
+    const Parameter& p = parameters_[i];
+    if (!split()) {
+      std::memcpy(bits.data() + to, p.master.as<float>() + first,
+                  static_cast<size_t>(n) * sizeof(float));
+      return;
+    }
+    const Bf16* high = p.master.as<Bf16>() + first;
+    const int16_t* low = p.low.as<int16_t>() + first;
+    for (int64_t e = 0; e < n; ++e) {
+      bits[static_cast<size_t>(to + e)] = static_cast<uint32_t>(std::bit_cast<uint16_t>(high[e]))
+                                              << 16 |
+                                          static_cast<uint16_t>(low[e]);
+    }
+  });
+}
+
+void ParameterStore::UnpackMasters(int64_t begin, std::span<const uint32_t> bits) {
+  const int64_t end = begin + static_cast<int64_t>(bits.size());
+  VisitFlat(begin, end, [&](size_t i, int64_t first, int64_t n, int64_t from) {
+    Parameter& p = parameters_[i];
+    if (!split()) {
+      std::memcpy(p.master.as<float>() + first, bits.data() + from,
+                  static_cast<size_t>(n) * sizeof(float));
+      return;
+    }
+    Bf16* high = p.master.as<Bf16>() + first;
+    int16_t* low = p.low.as<int16_t>() + first;
+    for (int64_t e = 0; e < n; ++e) {
+      const uint32_t both = bits[static_cast<size_t>(from + e)];
+      high[e] = std::bit_cast<Bf16>(static_cast<uint16_t>(both >> 16));
+      low[e] = static_cast<int16_t>(both & 0xffffu);
+    }
+  });
+}
+
+std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
+  std::vector<MomentPart> parts;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (!trained_[i]) continue;
+    Parameter& p = parameters_[i];
+    const auto add = [&](const std::string& moment, bool has, AlignedBuffer& values,
+                         AlignedBuffer& scales) {
+      if (!has) return;
+      const bool coded = layouts_[i].coded;
+      MomentPart part{moment + "/" + specs_[i].name,
+                      coded ? DType::kU8 : DType::kF32,
+                      {specs_[i].n, specs_[i].k},
+                      values.span(),
+                      {}};
+      MomentPart of_scales{moment + "_scales/" + specs_[i].name,
+                           DType::kF32,
+                           {MomentBlocks(p.elements)},
+                           scales.span(),
+                           {}};
+      for (int rank = 0; rank < shard_.size; ++rank) {
+        const auto [begin, end] = OwnRange(i, rank);
+        part.part_bytes.push_back((end - begin) * static_cast<int64_t>(coded ? 1 : sizeof(float)));
+        of_scales.part_bytes.push_back(MomentBlocks(end - begin) *
+                                       static_cast<int64_t>(sizeof(float)));
+      }
+      parts.push_back(std::move(part));
+      if (coded) parts.push_back(std::move(of_scales));
+    };
+    add("m", layouts_[i].first, p.m, p.m_scales);
+    add("v", layouts_[i].second, p.v, p.v_scales);
+  }
+  return parts;
+}
+
+std::pair<int64_t, int64_t> ParameterStore::FlatRange(size_t i) const {
+  const Parameter& p = parameters_[i];
+  return {p.gradient_begin, p.gradient_begin + (trained_[i] ? p.elements : 0)};
+}
+
+void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>& visit) {
+  for (Parameter& p : parameters_) {
+    const bool shared = shard_.size == 1;
+    for (AlignedBuffer* buffer : {&p.master, &p.low, &p.m, &p.v, &p.m_scales, &p.v_scales}) {
+      const bool is_moment = buffer != &p.master && buffer != &p.low;
+      if (buffer->size() > 0 && (shared || !is_moment)) visit(buffer->span());
+    }
+  }
 }
 
 int64_t ParameterStore::parameter_count() const {
@@ -328,8 +468,10 @@ std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
       tensors.push_back({moment + "_scales/" + specs_[i].name,
                          {scales.data(), DType::kF32, {MomentBlocks(p.elements)}}});
     };
-    add("m", p.m, p.m_scales);
-    add("v", p.v, p.v_scales);
+    if (shard_.size == 1) {
+      add("m", p.m, p.m_scales);
+      add("v", p.v, p.v_scales);
+    }
     if (split()) {
       tensors.push_back({"low/" + specs_[i].name, {p.low.data(), DType::kI16, shape}});
     }

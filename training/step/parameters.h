@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
@@ -20,6 +22,13 @@ namespace tandem::training {
 void RefuseBlocks(const engine::ModelDir& dir, const std::vector<engine::WeightSpec>& specs,
                   const std::string& why);
 
+// This rank's share of the moments when ranks divide them: an equal, consecutive part of the flat
+// gradient.
+struct MomentShard {
+  int rank = 0;
+  int size = 1;
+};
+
 // All weights of a model in training. Owned and used by the training thread. Holds:
 // - row-major masters [n, k]: f32, or split into a bf16 high and an i16 low half when dtype is
 //   bf16;
@@ -30,7 +39,8 @@ class ParameterStore {
   // `trained` has one entry per weight; empty: all are trained. The optimiser decides which moments
   // exist.
   ParameterStore(std::vector<engine::WeightSpec> specs, engine::DType dtype,
-                 std::vector<bool> trained, const OptimizerSpec& optimizer = {});
+                 std::vector<bool> trained, const OptimizerSpec& optimizer = {},
+                 MomentShard shard = {});
 
   // Draws fresh weights, which depend only on the seed and each weight's name. Biases are 0. Norm
   // scales are 1 less the offset that the model adds to them. With kNormal all others are normal
@@ -47,6 +57,30 @@ class ParameterStore {
   // Rebuilds panels and vectors from the masters. Call it after every change of the masters.
   void Repack(engine::OpsContext& ops);
   void ZeroGradients(engine::OpsContext& ops);
+  // The gradients of all trained weights in one piece, with zeros between tensors. Begins at the
+  // first weight.
+  std::span<float> flat_gradient() { return {gradient_.as<float>(), gradient_.size() / 4}; }
+  const MomentShard& shard() const { return shard_; }
+  // Number of elements of each rank's part of the flat gradient.
+  int64_t shard_elements() const {
+    return static_cast<int64_t>(flat_gradient_size()) / shard_.size;
+  }
+  // The f32 masters of elements [begin, begin + n) of the flat gradient's order, as raw bits. Zeros
+  // between tensors.
+  void PackMasters(int64_t begin, std::span<uint32_t> bits) const;
+  void UnpackMasters(int64_t begin, std::span<const uint32_t> bits);
+
+  // The moments of one weight, of which a rank has a part.
+  struct MomentPart {
+    std::string name;  // as in OptimizerTensors
+    engine::DType dtype = engine::DType::kF32;
+    std::vector<int64_t> shape;
+    std::span<std::byte> own;         // this rank's part
+    std::vector<int64_t> part_bytes;  // by rank
+  };
+  std::vector<MomentPart> MomentParts();
+  // Where weight i's gradient lies in it; both ends equal for a frozen weight.
+  std::pair<int64_t, int64_t> FlatRange(size_t i) const;
 
   size_t size() const { return specs_.size(); }
   const std::vector<engine::WeightSpec>& specs() const { return specs_; }
@@ -54,7 +88,8 @@ class ParameterStore {
   const std::vector<bool>& trained() const { return trained_; }
   const engine::Weights& weights() const { return weights_; }
   std::span<float* const> gradients() const { return gradients_; }
-  // The trained parameters, for the optimiser.
+  // The trained parameters, for the optimiser. With a shard: the parts of them whose moments this
+  // rank has.
   std::span<const ParameterState> states() const { return states_; }
   int64_t parameter_count() const;
   int64_t bytes() const { return bytes_; }
@@ -74,7 +109,11 @@ class ParameterStore {
   // - "m/<name>", "v/<name>": the optimiser's moments. 8-bit moments are codes, with
   //   "m_scales/<name>" and "v_scales/<name>".
   // - "low/<name>": the low halves of split masters.
+  // With a shard, the moments are absent (MomentParts).
   std::vector<engine::NamedTensor> OptimizerTensors() const;
+  // Calls `visit` with the bytes of every buffer that training changes and all ranks share:
+  // masters, and without shards moments.
+  void VisitState(const std::function<void(std::span<std::byte>)>& visit);
   // Copies those tensors back. Throws kDataLoss naming a missing or misshapen tensor.
   void RestoreOptimizer(const engine::SafetensorsFile& file, const std::string& source);
 
@@ -85,11 +124,18 @@ class ParameterStore {
     AlignedBuffer low;     // i16
     AlignedBuffer m, v;    // f32, or codes
     AlignedBuffer m_scales, v_scales;
-    AlignedBuffer gradient;
+    int64_t gradient_begin = 0;  // in the flat gradient
     AlignedBuffer panels;
     AlignedBuffer vector;  // f32
   };
 
+  size_t flat_gradient_size() const { return gradient_.size() / sizeof(float); }
+  // Elements of weight i in the part of `rank`, relative to the weight.
+  std::pair<int64_t, int64_t> OwnRange(size_t i, int rank) const;
+  template <class Visit>
+  void VisitFlat(int64_t begin, int64_t end, const Visit& visit) const;
+  void TakeGradients();
+  // Allocates the moments of state->elements elements.
   void TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state);
   void Load(size_t i, const engine::ConstTensorView* tensor, const std::string& source);
   bool split() const { return dtype_ == engine::DType::kBF16; }
@@ -97,8 +143,11 @@ class ParameterStore {
   std::vector<engine::WeightSpec> specs_;
   engine::DType dtype_;
   std::vector<bool> trained_;
+  MomentShard shard_;
+  std::vector<MomentLayout> layouts_;  // by weight
   std::vector<Parameter> parameters_;
   engine::Weights weights_;
+  AlignedBuffer gradient_;  // of all trained weights
   std::vector<float*> gradients_;
   std::vector<ParameterState> states_;
   int64_t bytes_ = 0;

@@ -1,8 +1,11 @@
 #include "training/step/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstring>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/progress.h"
 
@@ -30,6 +33,15 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   return record;
 }
 
+namespace {
+
+MomentShard ShardOf(const TrainerOptions& options) {
+  if (options.ranks == nullptr || !options.shard_moments) return {};
+  return {options.ranks->rank(), options.ranks->size()};
+}
+
+}  // namespace
+
 Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config,
                  engine::DType dtype, const TrainerOptions& options, engine::OpsContext& ops)
     : family_(family),
@@ -38,7 +50,8 @@ Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& co
       ops_(ops),
       program_(Record(family, config_, RecordingOf(options, dtype, {}))),
       ropes_(engine::MakeRopeTables(family, config_, options.row_length)),
-      parameters_(program_.weight_specs, dtype, options.trained, options.optimizer),
+      parameters_(program_.weight_specs, dtype, options.trained, options.optimizer,
+                  ShardOf(options)),
       weights_(parameters_.weights()),
       executor_(
           std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())) {}
@@ -53,8 +66,8 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
       ops_(ops),
       program_(Record(family_, config_, RecordingOf(options, base_->dtype(), targets_))),
       ropes_(engine::MakeRopeTables(family_, config_, options.row_length)),
-      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {},
-                  options.optimizer),
+      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {}, options.optimizer,
+                  ShardOf(options)),
       weights_(base_->weights()) {
   TANDEM_CHECK(!targets_.empty());
   weights_.insert(weights_.end(), parameters_.weights().begin(), parameters_.weights().end());
@@ -65,46 +78,105 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
 
 namespace {
 
-void AddRouters(const std::optional<RouterFigures>& one, double share,
-                std::optional<RouterFigures>* sum) {
-  if (!one) return;
-  if (!*sum) sum->emplace();
-  (*sum)->balance += one->balance * share;
-  (*sum)->z += one->z * share;
-  (*sum)->most_loaded = std::max((*sum)->most_loaded, one->most_loaded);
+// The figures of one micro-batch as numbers, to gather from ranks: counts before the pass, and
+// results after it.
+constexpr size_t kBatchCounts = 3;  // weight, rows of samples, pairs
+constexpr size_t kPreferenceNumbers = 8;
+constexpr size_t kBatchResults = 2 + 4 + kPreferenceNumbers;
+
+std::array<double, kPreferenceNumbers> NumbersOf(const PreferenceFigures& f) {
+  return {f.loss,   f.chosen_reward,  f.rejected_reward,  f.accuracy,
+          f.margin, f.chosen_logprob, f.rejected_logprob, static_cast<double>(f.pairs)};
+}
+
+void AddNumbers(std::span<const double> numbers, PreferenceFigures* sum) {
+  sum->loss += numbers[0];
+  sum->chosen_reward += numbers[1];
+  sum->rejected_reward += numbers[2];
+  sum->accuracy += numbers[3];
+  sum->margin += numbers[4];
+  sum->chosen_logprob += numbers[5];
+  sum->rejected_logprob += numbers[6];
+  sum->pairs += static_cast<int64_t>(numbers[7]);
+}
+
+std::vector<double> FromAll(Collectives* ranks, std::vector<double> mine) {
+  return ranks == nullptr ? mine : ranks->AllGather(mine);
+}
+
+// Calls `compute` for batches 0 … n - 1, each on one rank. Returns `width` numbers per batch.
+template <class Compute>
+std::vector<double> ShareBatches(Collectives* ranks, size_t n, size_t width,
+                                 const Compute& compute) {
+  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());
+  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank());
+  const size_t each = (n + size - 1) / size;
+  ProgressTask task("evaluating", "batches", static_cast<int64_t>(n));
+  std::vector<double> mine(each * width, 0.0);
+  for (size_t i = rank; i < n; i += size) {
+    compute(i, std::span(mine).subspan(i / size * width, width));
+    task.Reach(static_cast<int64_t>(std::min(n, i + size)));
+  }
+  const std::vector<double> all = FromAll(ranks, std::move(mine));
+  std::vector<double> in_order(n * width);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t from = (i % size * each + i / size) * width;
+    std::copy_n(all.begin() + static_cast<int64_t>(from), width,
+                in_order.begin() + static_cast<int64_t>(i * width));
+  }
+  return in_order;
 }
 
 }  // namespace
 
 StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   StepResult result;
-  for (const MicroBatch& batch : batches) result.total_weights += batch.weight();
+  std::vector<double> mine;
+  for (const MicroBatch& batch : batches) {
+    mine.insert(mine.end(), {batch.weight(), static_cast<double>(batch.rows_of_samples()),
+                             static_cast<double>(batch.pairs.size())});
+  }
+  const std::vector<double> counts = FromAll(options_.ranks, std::move(mine));
+  double rows = 0;
+  double pairs = 0;
+  for (size_t i = 0; i < counts.size(); i += kBatchCounts) {
+    result.total_weights += counts[i];
+    rows += counts[i + 1];
+    pairs += counts[i + 2];
+  }
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "zero gradients");
     parameters_.ZeroGradients(ops_);
   }
   if (result.total_weights == 0) return result;
 
-  // The mean loss divides by tokens, or by pairs.
-  double terms = result.total_weights;
-  if (options_.dpo) {
-    terms = 0;
-    for (const MicroBatch& batch : batches) terms += static_cast<double>(batch.pairs.size());
+  // The mean loss divides by tokens, or by pairs, of all ranks: ranks may hold different numbers.
+  const double terms = options_.dpo ? pairs : result.total_weights;
+  const std::vector<double> mine_done = TrainOnAll(batches, static_cast<float>(1 / terms), rows);
+  if (options_.ranks != nullptr) {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
+    if (overlaps(batches.size())) {
+      options_.ranks->Wait();
+    } else if (is_sharded()) {
+      options_.ranks->ReduceScatter(parameters_.flat_gradient());
+    } else {
+      options_.ranks->AllReduce(parameters_.flat_gradient());
+    }
   }
-  const auto scale = static_cast<float>(1 / terms);
-  double loss = 0;
-  PreferenceFigures figures;
+  const std::vector<double> all = FromAll(options_.ranks, mine_done);
   double correct = 0;
-  double rows = 0;
-  for (const MicroBatch& batch : batches) rows += static_cast<double>(batch.rows_of_samples());
-  for (const MicroBatch& batch : batches) {
-    const double share = rows > 0 ? static_cast<double>(batch.rows_of_samples()) / rows : 0;
-    const CrossEntropyResult one = TrainOn(batch, scale, share, &figures);
-    loss += one.weighted_loss;
-    correct += one.correct_weight;
-    AddRouters(executor_->router_figures(), share, &result.routers);
+  PreferenceFigures figures;
+  for (size_t i = 0; i < all.size(); i += kBatchResults) {
+    result.loss += all[i];
+    correct += all[i + 1];
+    AddNumbers(std::span(all).subspan(i + 6, kPreferenceNumbers), &figures);
+    if (all[i + 2] == 0) continue;  // no experts
+    if (!result.routers) result.routers.emplace();
+    result.routers->balance += all[i + 3];
+    result.routers->z += all[i + 4];
+    result.routers->most_loaded = std::max(result.routers->most_loaded, all[i + 5]);
   }
-  result.loss = loss / terms;
+  result.loss /= terms;
   if (options_.dpo) {
     result.preference = figures.Mean();
   } else {
@@ -113,18 +185,97 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   return result;
 }
 
+std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, float scale,
+                                        double rows) {
+  std::vector<double> results;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const double share = rows > 0 ? static_cast<double>(batches[i].rows_of_samples()) / rows : 0;
+    PreferenceFigures figures;
+    const bool sums = i + 1 == batches.size() && overlaps(batches.size());
+    const CrossEntropyResult one = sums ? TrainOnLast(batches[i], scale, share, &figures)
+                                        : TrainOn(batches[i], scale, share, &figures);
+    const auto routers = executor_->router_figures();
+    results.insert(results.end(), {one.weighted_loss, one.correct_weight});
+    results.push_back(routers ? 1 : 0);
+    results.push_back(routers ? routers->balance * share : 0);
+    results.push_back(routers ? routers->z * share : 0);
+    results.push_back(routers ? routers->most_loaded : 0);
+    const auto numbers = NumbersOf(figures);
+    results.insert(results.end(), numbers.begin(), numbers.end());
+    if (options_.tree_sums) {
+      AddToTree(static_cast<int64_t>(i), static_cast<int64_t>(batches.size()));
+    }
+  }
+  return results;
+}
+
+CrossEntropyResult Trainer::TrainOnLast(const MicroBatch& batch, float scale, double router_share,
+                                        PreferenceFigures* figures) {
+  if (buckets_.empty()) {
+    buckets_ = MakeGradientBuckets(program_, parameters_,
+                                   static_cast<int64_t>(parameters_.flat_gradient().size()),
+                                   options_.bucket_bytes);
+  }
+  size_t next = 0;
+  executor_->set_on_backward([&](size_t done) {
+    for (; next < buckets_.size() && buckets_[next].ready <= done; ++next) {
+      const GradientBucket& bucket = buckets_[next];
+      options_.ranks->StartAllReduce(parameters_.flat_gradient().subspan(
+          static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.end - bucket.begin)));
+    }
+  });
+  const CrossEntropyResult result =
+      UndoOnFailure([&] { return TrainOn(batch, scale, router_share, figures); },
+                    [&] {
+                      options_.ranks->Abandon();  // the sums use memory of this object
+                      executor_->set_on_backward({});
+                    });
+  executor_->set_on_backward({});
+  TANDEM_CHECK(next == buckets_.size());
+  return result;
+}
+
+// A binary counter: the ones of `i` at its end are complete subtrees to the left of this leaf.
+void Trainer::AddToTree(int64_t i, int64_t n) {
+  const std::span<float> gradient = parameters_.flat_gradient();
+  const auto in_blocks = [&](const auto& work) {
+    constexpr int64_t kBlock = 1 << 16;
+    const auto all = static_cast<int64_t>(gradient.size());
+    ops_.pool().ParallelFor((all + kBlock - 1) / kBlock, [&](int64_t block, int) {
+      const int64_t begin = block * kBlock;
+      work(begin, std::min(kBlock, all - begin));
+    });
+  };
+  size_t level = 0;
+  for (; (i >> level & 1) != 0; ++level) {
+    const float* left = tree_[level].as<float>();
+    in_blocks([&](int64_t begin, int64_t count) {
+      for (int64_t e = begin; e < begin + count; ++e) {
+        gradient[static_cast<size_t>(e)] += left[e];
+      }
+    });
+  }
+  if (i + 1 == n) return;
+  if (tree_.size() <= level) tree_.resize(level + 1);
+  if (tree_[level].size() == 0) tree_[level] = AlignedBuffer(gradient.size_bytes());
+  in_blocks([&](int64_t begin, int64_t count) {
+    const auto bytes = static_cast<size_t>(count) * sizeof(float);
+    std::memcpy(tree_[level].as<float>() + begin, gradient.data() + begin, bytes);
+    std::memset(gradient.data() + begin, 0, bytes);
+  });
+}
+
 CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale, double router_share,
                                     PreferenceFigures* figures) {
   const ProgramBatch view = batch.View(options_.dropout_seed);
   if (!options_.dpo) return executor_->Train(view, scale, {}, router_share);
-  const double before = figures->loss;
   CrossEntropyResult result = executor_->Train(
       view, scale,
       [&](std::span<const float> token_logprobs, std::span<float> weights) {
         WeighPairs(*options_.dpo, batch.pairs, batch.targets, token_logprobs, weights, figures);
       },
       router_share);
-  result.weighted_loss = figures->loss - before;
+  result.weighted_loss = figures->loss;
   return result;
 }
 
@@ -136,7 +287,7 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   const double clip = options_.optimizer.clip_norm;
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "gradient norm");
-    result.raw_grad_norm = GlobalNorm(ops_, parameters_.states());
+    result.raw_grad_norm = GradientNorm();
   }
   result.finite = std::isfinite(result.loss) && std::isfinite(result.raw_grad_norm);
   if (!result.finite) return result;
@@ -150,6 +301,7 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
     ApplyOptimizer(ops_, options_.optimizer, result.learning_rate, optimizer_steps_, scale,
                    parameters_.states());
   }
+  if (is_sharded()) GatherMasters();
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "repack");
     parameters_.Repack(ops_);
@@ -159,18 +311,57 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   return result;
 }
 
+double Trainer::GradientNorm() {
+  if (!is_sharded()) return GlobalNorm(ops_, parameters_.states());
+  // Every block lies in one part, so its sum has the bits of a run without shards.
+  std::vector<double> mine = SquaredBlocks(ops_, parameters_.states());
+  mine.resize(static_cast<size_t>(parameters_.shard_elements() / kNormBlock), 0.0);
+  double total = 0;
+  for (const double sum : options_.ranks->AllGather(mine)) total += sum;
+  return std::sqrt(total);
+}
+
+void Trainer::GatherMasters() {
+  constexpr int64_t kAtOnce = int64_t{1} << 20;
+  const TraceSpan span(trace_, Trace::Lane::kCompute, "gather masters");
+  const int64_t part = parameters_.shard_elements();
+  const auto& shard = parameters_.shard();
+  std::vector<uint32_t> mine;
+  std::vector<uint32_t> all;
+  for (int64_t at = 0; at < part; at += kAtOnce) {
+    const auto n = static_cast<size_t>(std::min(kAtOnce, part - at));
+    mine.resize(n);
+    all.resize(n * static_cast<size_t>(shard.size));
+    parameters_.PackMasters(shard.rank * part + at, mine);
+    options_.ranks->AllGather(std::as_bytes(std::span(mine)),
+                              std::as_writable_bytes(std::span(all)));
+    for (int rank = 0; rank < shard.size; ++rank) {
+      if (rank == shard.rank) continue;
+      parameters_.UnpackMasters(rank * part + at,
+                                std::span(all).subspan(static_cast<size_t>(rank) * n, n));
+    }
+  }
+}
+
 EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
-  if (!options_.dpo) return EvaluateBatches(*executor_, batches);
+  if (!options_.dpo) return EvaluateBatches(*executor_, batches, options_.ranks);
+  constexpr size_t kWidth = kPreferenceNumbers + 1;
+  const std::vector<double> all = ShareBatches(
+      options_.ranks, batches.size(), kWidth, [&](size_t b, std::span<double> numbers) {
+        const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batches[b]);
+        PreferenceFigures figures;
+        for (size_t i = 0; i < policy.size(); ++i) {
+          figures.Add(*options_.dpo, policy[i], batches[b].pairs[i].reference);
+        }
+        const auto of_pairs = NumbersOf(figures);
+        std::copy(of_pairs.begin(), of_pairs.end(), numbers.begin());
+        numbers[kPreferenceNumbers] = batches[b].weight();
+      });
   EvaluationResult result;
   PreferenceFigures figures;
-  ProgressTask task("evaluating", "batches", static_cast<int64_t>(batches.size()));
-  for (const MicroBatch& batch : batches) {
-    const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batch);
-    for (size_t i = 0; i < policy.size(); ++i) {
-      figures.Add(*options_.dpo, policy[i], batch.pairs[i].reference);
-    }
-    result.total_weights += batch.weight();
-    task.Add(1);
+  for (size_t i = 0; i < all.size(); i += kWidth) {
+    AddNumbers(std::span(all).subspan(i, kPreferenceNumbers), &figures);
+    result.total_weights += all[i + kPreferenceNumbers];
   }
   result.weighted_loss = figures.loss;
   result.preference = figures.Mean();
@@ -189,15 +380,20 @@ std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& 
   return logprobs;
 }
 
-EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches) {
+EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches,
+                                 Collectives* ranks) {
+  const std::vector<double> all =
+      ShareBatches(ranks, batches.size(), 3, [&](size_t b, std::span<double> numbers) {
+        const CrossEntropyResult one = executor.Evaluate(batches[b].View(0), nullptr);
+        numbers[0] = one.weighted_loss;
+        numbers[1] = one.weight;
+        numbers[2] = one.correct_weight;
+      });
   EvaluationResult result;
-  ProgressTask task("evaluating", "batches", static_cast<int64_t>(batches.size()));
-  for (const MicroBatch& batch : batches) {
-    const CrossEntropyResult one = executor.Evaluate(batch.View(0), nullptr);
-    result.weighted_loss += one.weighted_loss;
-    result.total_weights += one.weight;
-    result.accuracy += one.correct_weight;
-    task.Add(1);
+  for (size_t i = 0; i < all.size(); i += 3) {
+    result.weighted_loss += all[i];
+    result.total_weights += all[i + 1];
+    result.accuracy += all[i + 2];
   }
   if (result.total_weights > 0) {
     result.loss = result.weighted_loss / result.total_weights;

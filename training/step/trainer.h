@@ -10,8 +10,10 @@
 #include "engine/model/families/family.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
+#include "training/dist/collectives.h"
 #include "training/optim/guards.h"
 #include "training/program/executor.h"
+#include "training/step/gradient_buckets.h"
 #include "training/step/micro_batch.h"
 #include "training/step/parameters.h"
 
@@ -33,6 +35,18 @@ struct TrainerOptions {
   RematOptions remat;
   RouterLossOptions router_loss;  // models with experts only
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
+  // Ranks that share every step: each has the same number of its micro-batches, in rank order.
+  // Null: this is the only one.
+  Collectives* ranks = nullptr;
+  // Begins to sum parts of the gradient over ranks while the backward pass of the last micro-batch
+  // computes others. Changes no bit. Not with shard_moments, nor with several leaves of tree_sums.
+  bool overlap = false;
+  int64_t bucket_bytes = int64_t{32} << 20;  // least size of such a part
+  // Each rank keeps and updates only its part of the moments. Changes no bit of the weights.
+  bool shard_moments = false;
+  // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
+  // power of two of them, every number of ranks gives the same bits.
+  bool tree_sums = false;
 };
 
 struct StepResult {
@@ -70,7 +84,10 @@ engine::ModelConfig TrainedConfig(engine::ModelConfig config, const TrainerOptio
 RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
                           std::vector<LoraTarget> targets);
 
-EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches);
+// With `ranks`, which all pass the same batches, each rank computes its share of them; the result
+// has the same bits.
+EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches,
+                                 Collectives* ranks = nullptr);
 // Log-probabilities of a batch's pairs, in order. Equal to serving's, bit for bit.
 std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& batch);
 
@@ -89,11 +106,12 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // One optimiser step over micro-batches: sums their gradients and divides the loss by the tokens,
-  // or pairs, of all of them. A spike, or a loss or gradient that is not finite, leaves the weights
-  // unchanged.
+  // One optimiser step over micro-batches, this rank's and those of all others: sums their
+  // gradients and divides the loss by the tokens, or pairs, of all of them. A spike, or a loss or
+  // gradient that is not finite, leaves the weights unchanged.
   StepResult Step(std::span<const MicroBatch> batches);
-  // Forward and backward without the update. The gradients stay in parameters().gradients().
+  // Forward and backward without the update. The gradients stay in parameters().gradients(); with
+  // sharded moments only this rank's part is complete.
   StepResult Gradients(std::span<const MicroBatch> batches);
   EvaluationResult Evaluate(std::span<const MicroBatch> batches);
 
@@ -121,6 +139,22 @@ class Trainer {
   const SpikeGuard& spikes() const { return spikes_; }
 
  private:
+  // Adds the gradients of all batches, times `scale`, and returns the figures of each.
+  std::vector<double> TrainOnAll(std::span<const MicroBatch> batches, float scale, double rows);
+  // Runs TrainOn for the rank's last micro-batch, and sums finished buckets meanwhile.
+  CrossEntropyResult TrainOnLast(const MicroBatch& batch, float scale, double router_share,
+                                 PreferenceFigures* figures);
+  bool overlaps(size_t n_batches) const {
+    return options_.ranks != nullptr && options_.overlap && !is_sharded() &&
+           (!options_.tree_sums || n_batches == 1);
+  }
+  bool is_sharded() const { return parameters_.shard().size > 1; }
+  // The norm of the whole gradient.
+  double GradientNorm();
+  // Gives all ranks the masters that each has updated.
+  void GatherMasters();
+  // Adds the gradient of local micro-batch i to the tree of `n`, which must be a power of two.
+  void AddToTree(int64_t i, int64_t n);
   // Adds a batch's gradients, times `scale`, and its pairs' figures. The returned loss is a sum
   // over tokens, or over pairs.
   CrossEntropyResult TrainOn(const MicroBatch& batch, float scale, double router_share,
@@ -138,6 +172,8 @@ class Trainer {
   engine::Weights weights_;  // the program's weights: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   Trace* trace_ = nullptr;
+  std::vector<GradientBucket> buckets_;  // in the order of their sums; empty without ranks
+  std::vector<AlignedBuffer> tree_;      // by level: the gradient of a complete subtree
   int64_t optimizer_steps_ = 0;
   SpikeGuard spikes_{options_.spikes};
 };

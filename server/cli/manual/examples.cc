@@ -50,6 +50,8 @@ constexpr VerbExample kExamples[] = {
     {"data stats", "tandem data stats spec.yaml", "count samples, tokens and duplicates"},
     {"data prepare", "tandem data prepare spec.yaml --out data.tok", "tokenise once for all runs"},
     {"plan", "tandem plan spec.yaml", "print the memory and time that a run needs"},
+    {"plan", "tandem plan spec.yaml --sharding 4",
+     "print the memory of each of four ranks of mpirun"},
     {"eval", "tandem eval runs/my-stories/hf --data held-out.txt", "measure loss and perplexity"},
     {"profile", "tandem profile spec.yaml --sweep per_device_batch_size=1,2,4",
      "compare the speed of three batch sizes"},

@@ -15,8 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr TokenId kPoison = '~';  // of the byte tokenizer; its embedding is NaN
-
 class RunGuardsTest : public TinyRunTest {
  protected:
   RunGuardsTest() : TinyRunTest(UntiedLlama()) { WriteText("train.txt", {}); }
@@ -35,30 +33,6 @@ class RunGuardsTest : public TinyRunTest {
       text << "The " << (i % 2 != 0 ? "dog" : "cat") << " number " << i << " ran"
            << (bad ? "~" : "") << " to the river and back.\n<|endoftext|>\n";
     }
-  }
-
-  // A copy of the base in which the poison's embedding is NaN.
-  std::string Poisoned() {
-    const fs::path dir = dir_.path() / "poisoned";
-    fs::copy(dir_.path() / "base", dir);
-    const fs::path weights = dir / "model.safetensors";
-    const auto file = engine::SafetensorsFile::Open(weights);
-    std::vector<engine::NamedTensor> tensors;
-    std::vector<std::byte> embedding;
-    for (const std::string& name : file.names()) {
-      engine::ConstTensorView view = *file.Find(name);
-      if (name == "model.embed_tokens.weight") {
-        embedding.assign(view.data, view.data + view.bytes());
-        const size_t width = view.bytes() / static_cast<size_t>(view.shape[0]);
-        std::fill_n(embedding.begin() + static_cast<ptrdiff_t>(kPoison * width), width,
-                    std::byte{0xff});  // NaN in every float format
-        view.data = embedding.data();
-      }
-      tensors.push_back({name, view});
-    }
-    engine::WriteSafetensors(dir_.path() / "w", tensors, {{"format", "pt"}});
-    fs::rename(dir_.path() / "w", weights);
-    return "load_parameters_path=" + dir.string();
   }
 
   // Each row is one sample; a step takes two rows.

@@ -154,7 +154,8 @@ TEST(TrainSpec, SeedBsCommandIsAcceptedAsWritten) {
                                "dcn_data_parallelism=1"});
 
   EXPECT_EQ(spec.hub_token, "hf_secret");
-  EXPECT_EQ(spec.notes.size(), 4u);
+  EXPECT_EQ(spec.notes.size(), 2u);
+  EXPECT_EQ(ResolveMesh(spec.parallel.mesh, 1).ranks(), 1);
 }
 
 TEST(TrainSpec, ATokenIsNeverShown) {
@@ -174,14 +175,29 @@ TEST(TrainSpec, ATokenIsNeverShown) {
   EXPECT_EQ(faults.find("hf_secret"), std::string::npos) << faults;
 }
 
-TEST(TrainSpec, AMeshOfMoreThanOneIsRefusedWithTheWayOut) {
-  for (const char* word : {"dcn_data_parallelism=2", "ici_fsdp_parallelism=4", "mesh=2x2"}) {
+TEST(TrainSpec, TheMeshHasMaxTextsKeys) {
+  const TrainSpec spec = Parse(kMinimal, {"dcn_data_parallelism=2", "ici_data_parallelism=-1",
+                                          "ici_fsdp_parallelism=1", "ici_tensor_parallelism=1"});
+  EXPECT_EQ(ResolveMesh(spec.parallel.mesh, 8).data, 8);
+  EXPECT_TRUE(spec.notes.empty());
+  EXPECT_EQ(ResolveMesh(Parse(kMinimal, {"mesh=[4, 1]"}).parallel.mesh, 4).data, 4);
+  // One rank runs, so a spec for two is refused.
+  EXPECT_THROW(ResolveMesh(Parse(kMinimal, {"dcn_data_parallelism=2"}).parallel.mesh, 1), Error);
+}
+
+TEST(TrainSpec, UnsupportedAxesAreRefusedByNameWithTheWayOut) {
+  for (const char* word : {"ici_fsdp_parallelism=4", "ici_tensor_parallelism=2",
+                           "dcn_fsdp_parallelism=2", "dcn_tensor_parallelism=2"}) {
     const std::string faults = FaultsOf(kMinimal, {word});
-    EXPECT_NE(faults.find("train.gradient_accumulation_steps"), std::string::npos)
-        << word << ": " << faults;
+    EXPECT_NE(faults.find(std::string(word).substr(0, 8)), std::string::npos) << faults;
+    EXPECT_NE(faults.find("ici_data_parallelism=-1"), std::string::npos) << word << ": " << faults;
   }
-  EXPECT_EQ(Parse(kMinimal, {"dcn_data_parallelism=1", "ici_tensor_parallelism=-1"}).notes.size(),
-            2u);
+  EXPECT_NE(FaultsOf(kMinimal, {"mesh=2x2"}).find("must be a number of ranks"), std::string::npos);
+  for (const char* word : {"ici_sequence_parallelism=2", "dcn_expert_parallelism=4"}) {
+    EXPECT_NE(FaultsOf(kMinimal, {word}).find("the axes data, fsdp and tensor only"),
+              std::string::npos)
+        << FaultsOf(kMinimal, {word});
+  }
 }
 
 TEST(TrainSpec, MomentsThatWouldBeNaNAreFaults) {

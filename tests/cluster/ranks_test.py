@@ -1,0 +1,37 @@
+#!/usr/bin/env python3
+"""Training on two ranks under mpirun, quickly. `ranks_test.py BINARY [unittest arguments]`."""
+
+import subprocess
+
+from cluster_case import ClusterCase, harness
+
+
+class Ranks(ClusterCase):
+    def test_two_ranks_have_the_bits_of_one_process(self):
+        self.run_alone("one", "world_invariant=2")
+        output = self.run_ranks(2, "two", "world_invariant=2")
+        self.assertEqual(len(self.losses("one")), self.STEPS)
+        self.assertEqual(self.losses("two"), self.losses("one"))
+        self.assertEqual(self.weights("two"), self.weights("one"))
+        self.assertIn("2 ranks share each step: 2 micro-batches of 4 rows", output)
+        # Only the first rank reports and writes.
+        self.assertEqual(output.count("completed step: 0,"), 1, output)
+        self.assertEqual(len([row for row in self.rows("two") if "learning/loss" in row]), self.STEPS)
+        self.assertEqual(sorted(path.name for path in (self.folder / "two").iterdir()),
+                         sorted(path.name for path in (self.folder / "one").iterdir()))
+
+    def test_the_program_does_not_link_mpi(self):
+        libraries = subprocess.run(["ldd", harness.BINARY], text=True, check=True,
+                                   stdout=subprocess.PIPE).stdout
+        self.assertNotIn("libmpi", libraries)
+
+    def test_without_the_plugin_the_error_says_what_to_install(self):
+        output = self.run_alone("none", code=1, env={
+            "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1",
+            "TANDEM_MPI_PLUGIN": str(self.folder / "absent.so")})
+        self.assertIn("absent.so", output)
+        self.assertIn("apt-get install libopenmpi-dev openmpi-bin", output)
+
+
+if __name__ == "__main__":
+    harness.main()

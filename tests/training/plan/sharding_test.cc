@@ -1,0 +1,39 @@
+#include "training/plan/sharding.h"
+
+#include "engine/base/attempt.h"
+#include "tests/training/tiny_run.h"
+
+namespace tandem::training {
+namespace {
+
+class ShardingTest : public TinyRunTest {
+ protected:
+  TrainSpec Spec(const std::string& word) const {
+    return ParseTrainSpec(
+        "{}", "test",
+        std::vector<std::string>{"load_parameters_path=" + (dir_.path() / "base").string(),
+                                 "dataset_path=" + (dir_.path() / "train.txt").string(), "steps=1",
+                                 "max_target_length=32", "per_device_batch_size=8", word});
+  }
+};
+
+TEST_F(ShardingTest, ShowsSharedMomentsAndReplicatedState) {
+  const std::string plain = DescribeSharding(Spec("elastic=false"), 4);
+  EXPECT_NE(plain.find("data 4 x fsdp 1 x tensor 1"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("4 micro-batches of 2 rows, 1 for each rank"), std::string::npos) << plain;
+  EXPECT_NE(plain.find("100 % of masters"), std::string::npos) << plain;
+  const std::string sharded = DescribeSharding(Spec("shard_optimizer_over_data=true"), 4);
+  EXPECT_NE(sharded.find("  shared\n"), std::string::npos) << sharded;
+  EXPECT_EQ(sharded.find("100 % of masters"), std::string::npos) << sharded;
+  EXPECT_NE(DescribeSharding(Spec("elastic=false"), 1).find("sends 0.0 MiB"), std::string::npos);
+}
+
+TEST_F(ShardingTest, RefusesANumberOfRanksThatDoesNotSuit) {
+  const auto error = ErrorOf([&] { DescribeSharding(Spec("elastic=false"), 3); });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("must be a multiple of 3"), std::string::npos);
+  EXPECT_TRUE(ErrorOf([&] { DescribeSharding(Spec("ici_data_parallelism=2"), 4); }));
+}
+
+}  // namespace
+}  // namespace tandem::training

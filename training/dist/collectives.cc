@@ -1,0 +1,274 @@
+#include "training/dist/collectives.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "engine/base/attempt.h"
+#include "engine/base/check.h"
+#include "engine/base/thread_name.h"
+
+namespace tandem::training {
+namespace {
+
+// Elements of one rank's part in one call: a bound of the staging buffers, not of the data.
+constexpr int64_t kPieceElements = int64_t{1} << 20;
+static_assert(kPieceElements * 4 <= Transport::kMostBytesPerCall);
+
+void Add(const float* from, float* to, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+void GrowTo(int64_t bytes, AlignedBuffer* buffer) {
+  const auto wanted = static_cast<size_t>(bytes);
+  if (buffer->size() < wanted) *buffer = AlignedBuffer(wanted);
+}
+
+}  // namespace
+
+Collectives::Collectives(const OpenTransport& open, Options options)
+    : options_(std::move(options)) {
+  std::promise<void> opened;
+  std::future<void> is_open = opened.get_future();
+  thread_ = std::thread([this, &open, opened = std::move(opened)]() mutable {
+    NameThisThread("tandem-ranks");
+    const std::exception_ptr fault = FaultOf([&] { transport_ = open(); });
+    if (fault) return opened.set_exception(fault);
+    rank_ = transport_->rank();
+    size_ = transport_->size();
+    opened.set_value();
+    Serve();
+    transport_.reset();
+  });
+  UndoOnFailure([&] { is_open.get(); }, [this] { thread_.join(); });
+}
+
+Collectives::~Collectives() {
+  if (!finished_) transport_->Abort();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Collectives::Serve() {
+  while (true) {
+    Call call;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+      if (queue_.empty()) return;
+      call = std::move(queue_.front());
+      queue_.pop();
+    }
+    call.run();  // keeps a fault in its future
+  }
+}
+
+void Collectives::Start(const char* what, std::function<void()> run) {
+  std::packaged_task<void()> task(std::move(run));
+  started_.emplace_back(what, task.get_future());
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.push({what, std::move(task)});
+  }
+  changed_.notify_all();
+}
+
+void Collectives::WaitFor(const char* what, std::future<void>* done) {
+  if (options_.timeout_s > 0) {
+    const auto limit = std::chrono::duration<double>(options_.timeout_s);
+    if (done->wait_for(limit) != std::future_status::ready) {
+      char text[200];
+      std::snprintf(text, sizeof text,
+                    "rank %d has waited %g s for the other ranks in %s: one of them hangs or is "
+                    "lost (--rank-timeout)",
+                    rank_, options_.timeout_s, what);
+      if (options_.on_timeout) options_.on_timeout(text);
+      transport_->Abort();
+      done->wait();
+      throw Error(ErrorCode::kDeadlineExceeded, text);
+    }
+  }
+  done->get();
+}
+
+void Collectives::Wait() {
+  auto started = std::move(started_);
+  started_.clear();
+  std::exception_ptr first;
+  for (auto& [what, done] : started) {
+    if (first) {
+      done.wait();  // nobody may free its data before
+      continue;
+    }
+    first = FaultOf([&, what = what, &done = done] { WaitFor(what, &done); });
+    if (first) transport_->Abort();
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void Collectives::Abandon() {
+  if (started_.empty()) return;
+  transport_->Abort();
+  for (auto& [what, done] : started_) done.wait();
+  started_.clear();
+}
+
+void Collectives::Do(const char* what, std::function<void()> run) {
+  Start(what, std::move(run));
+  Wait();
+}
+
+void Collectives::Finish() {
+  Do("the end of the run", [this] { transport_->Finish(); });
+  finished_ = true;
+}
+
+// Adds the size_ parts of `received` in a tree; the first part becomes the sum.
+void Collectives::SumParts(std::byte* received, int64_t elements) const {
+  auto* parts = reinterpret_cast<float*>(received);
+  for (int step = 1; step < size_; step *= 2) {
+    for (int i = 0; i + step < size_; i += 2 * step) {
+      Add(parts + (i + step) * elements, parts + i * elements, elements);
+    }
+  }
+}
+
+void Collectives::AllReduceNow(std::span<float> data) {
+  const auto n = static_cast<int64_t>(data.size());
+  const int64_t window = kPieceElements * size_;
+  for (int64_t at = 0; at < n; at += window) {
+    const int64_t count = std::min(window, n - at);
+    const int64_t piece = (count + size_ - 1) / size_;
+    const int64_t bytes = piece * static_cast<int64_t>(sizeof(float));
+    GrowTo(bytes * size_, &received_);
+    float* from = data.data() + at;
+    std::byte* all = reinterpret_cast<std::byte*>(from);
+    if (piece * size_ != count) {
+      GrowTo(bytes * size_, &staging_);
+      all = staging_.data();
+      std::memset(all, 0, static_cast<size_t>(bytes * size_));
+      std::memcpy(all, from, static_cast<size_t>(count) * sizeof(float));
+    }
+    transport_->AllToAll(all, received_.data(), bytes);
+    SumParts(received_.data(), piece);
+    transport_->AllGather(received_.data(), all, bytes);
+    if (piece * size_ != count) std::memcpy(from, all, static_cast<size_t>(count) * sizeof(float));
+  }
+}
+
+void Collectives::ReduceScatterNow(std::span<float> data) {
+  const auto n = static_cast<int64_t>(data.size());
+  TANDEM_CHECK(n % size_ == 0);
+  const int64_t part = n / size_;
+  for (int64_t at = 0; at < part; at += kPieceElements) {
+    const int64_t piece = std::min(kPieceElements, part - at);
+    const int64_t bytes = piece * static_cast<int64_t>(sizeof(float));
+    GrowTo(bytes * size_, &staging_);
+    GrowTo(bytes * size_, &received_);
+    for (int r = 0; r < size_; ++r) {
+      std::memcpy(staging_.data() + r * bytes, data.data() + r * part + at,
+                  static_cast<size_t>(bytes));
+    }
+    transport_->AllToAll(staging_.data(), received_.data(), bytes);
+    SumParts(received_.data(), piece);
+    std::memcpy(data.data() + rank_ * part + at, received_.data(), static_cast<size_t>(bytes));
+  }
+}
+
+void Collectives::StartAllReduce(std::span<float> data) {
+  if (size_ == 1) return;
+  Start("a sum over ranks", [this, data] { AllReduceNow(data); });
+}
+
+void Collectives::StartReduceScatter(std::span<float> data) {
+  if (size_ == 1) return;
+  Start("a sum over ranks", [this, data] { ReduceScatterNow(data); });
+}
+
+void Collectives::AllReduce(std::span<float> data) {
+  StartAllReduce(data);
+  Wait();
+}
+
+void Collectives::ReduceScatter(std::span<float> data) {
+  StartReduceScatter(data);
+  Wait();
+}
+
+void Collectives::AllGather(std::span<const std::byte> mine, std::span<std::byte> all) {
+  TANDEM_CHECK(all.size() == mine.size() * static_cast<size_t>(size_));
+  const auto part = static_cast<int64_t>(mine.size());
+  Do("gathering from all ranks", [&, part] {
+    constexpr int64_t kMost = kPieceElements * 4;
+    for (int64_t at = 0; at < part; at += kMost) {
+      const int64_t bytes = std::min(kMost, part - at);
+      if (bytes == part) {
+        transport_->AllGather(mine.data(), all.data(), bytes);
+        return;
+      }
+      GrowTo(bytes * size_, &received_);
+      transport_->AllGather(mine.data() + at, received_.data(), bytes);
+      for (int r = 0; r < size_; ++r) {
+        std::memcpy(all.data() + r * part + at, received_.data() + r * bytes,
+                    static_cast<size_t>(bytes));
+      }
+    }
+  });
+}
+
+std::vector<double> Collectives::AllGather(std::span<const double> mine) {
+  std::vector<double> all(mine.size() * static_cast<size_t>(size_));
+  AllGather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+std::vector<std::string> Collectives::AllGatherText(const std::string& mine) {
+  const double length = static_cast<double>(mine.size());
+  const std::vector<double> lengths = AllGather({&length, 1});
+  const auto longest = static_cast<size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  std::vector<std::byte> part(longest);
+  if (!mine.empty()) std::memcpy(part.data(), mine.data(), mine.size());
+  std::vector<std::byte> all(longest * static_cast<size_t>(size_));
+  AllGather(part, all);
+  std::vector<std::string> texts;
+  for (size_t r = 0; r < lengths.size(); ++r) {
+    texts.emplace_back(reinterpret_cast<const char*>(all.data()) + r * longest,
+                       static_cast<size_t>(lengths[r]));
+  }
+  return texts;
+}
+
+void Collectives::Broadcast(std::span<std::byte> data, int root) {
+  Do("a broadcast", [this, data, root] {
+    const auto n = static_cast<int64_t>(data.size());
+    for (int64_t at = 0; at < n; at += Transport::kMostBytesPerCall) {
+      transport_->Broadcast(data.data() + at, std::min(Transport::kMostBytesPerCall, n - at), root);
+    }
+  });
+}
+
+std::string Collectives::BroadcastText(const std::string& text, int root) {
+  auto length = static_cast<int64_t>(text.size());
+  Broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
+  std::string all = rank_ == root ? text : std::string(static_cast<size_t>(length), '\0');
+  Broadcast(std::as_writable_bytes(std::span(all.data(), all.size())), root);
+  return all;
+}
+
+bool Collectives::AnyRank(bool mine) {
+  const double value = mine ? 1 : 0;
+  for (const double one : AllGather({&value, 1})) {
+    if (one != 0) return true;
+  }
+  return false;
+}
+
+void Collectives::Barrier() {
+  Do("a barrier", [this] { transport_->Barrier(); });
+}
+
+}  // namespace tandem::training

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace tandem::training {
+
+// Sizes of one mesh axis as a spec gives them: ranks within a host and across hosts (MaxText's ici_
+// and dcn_). -1: the rest of the ranks. Absent: 1, or for data the rest when no axis is -1.
+struct AxisRequest {
+  std::optional<int64_t> ici;
+  std::optional<int64_t> dcn;
+};
+
+struct MeshRequest {
+  AxisRequest data;
+  AxisRequest fsdp;
+  AxisRequest tensor;
+};
+
+// The grid of ranks. Tensor is the innermost axis, data the outermost.
+struct Mesh {
+  int64_t data = 1;
+  int64_t fsdp = 1;
+  int64_t tensor = 1;
+
+  int64_t ranks() const { return data * fsdp * tensor; }
+};
+
+// Reads "data=2,fsdp=1,tensor=-1", or sizes in this order: "2,1,-1". `batch` and `model` are other
+// names of data and tensor. Throws kInvalidArgument naming the bad word.
+MeshRequest ParseMesh(const std::string& text);
+// The spelling that ParseMesh reads; empty when no axis is given.
+std::string ShowMesh(const MeshRequest& request);
+
+// The grid of `world` ranks. Throws kInvalidArgument naming the keys when the sizes do not give
+// `world`, and kUnsupported naming the axis that training cannot split over yet.
+Mesh ResolveMesh(const MeshRequest& request, int64_t world);
+
+}  // namespace tandem::training

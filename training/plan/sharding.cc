@@ -1,0 +1,86 @@
+#include "training/plan/sharding.h"
+
+#include <array>
+#include <cstdio>
+
+#include "training/setup/memory_needs.h"
+#include "training/setup/model_files.h"
+
+namespace tandem::training {
+namespace {
+
+// The classes that grow with the model alone. The others belong to a rank's own work.
+constexpr std::array<std::string_view, 4> kStateNames = {"masters", "weights", "gradients",
+                                                         "moments"};
+
+std::string Mebibytes(double bytes) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.1f MiB", bytes / 0x1p20);
+  return text;
+}
+
+// Bytes that a rank sends per step, and receives: the parts that other ranks need.
+double SentPerStep(const TrainSpec& spec, int64_t elements, int64_t ranks) {
+  const double part = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+  // Gradients to their owners; then sums, or updated f32 masters, back.
+  const double each_way = static_cast<double>(elements) * sizeof(float) * part;
+  return spec.step_shape->ranks > 1 ? 2 * each_way : 0;
+}
+
+}  // namespace
+
+std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
+  const Mesh mesh = ResolveMesh(given.parallel.mesh, ranks);
+  TrainSpec spec = given;
+  spec.step_shape = SplitStep(given, mesh.data);
+  const StepShape& shape = *spec.step_shape;
+  const ModelFiles files = LoadModelFiles(spec);
+  const MemoryNeeds shared = FindMemoryNeeds(spec, files);
+  TrainSpec alone = spec;
+  alone.step_shape->ranks = 1;
+  const MemoryNeeds whole = FindMemoryNeeds(alone, files);
+
+  char line[200];
+  std::snprintf(
+      line, sizeof line,
+      "ranks: %lld (data %lld x fsdp %lld x tensor %lld); a step has %lld micro-batches of "
+      "%lld rows, %lld for each rank\n",
+      static_cast<long long>(ranks), static_cast<long long>(mesh.data),
+      static_cast<long long>(mesh.fsdp), static_cast<long long>(mesh.tensor),
+      static_cast<long long>(shape.batches), static_cast<long long>(shape.rows_per_batch),
+      static_cast<long long>(shape.batches / ranks));
+  std::string text = line;
+  text += "  class               whole     on a rank\n";
+  double state = 0;
+  double replicated = 0;
+  for (size_t i = 0; i < shared.classes.size(); ++i) {
+    const MemoryClass& part = shared.classes[i];
+    const auto all = static_cast<double>(whole.classes[i].bytes);
+    const bool is_shared = part.bytes < whole.classes[i].bytes;
+    std::snprintf(line, sizeof line, "  %-12s %12s  %12s%s\n", part.name.c_str(),
+                  Mebibytes(all).c_str(), Mebibytes(static_cast<double>(part.bytes)).c_str(),
+                  is_shared ? "  shared" : "");
+    text += line;
+    for (const std::string_view name : kStateNames) {
+      if (part.name != name) continue;
+      state += all;
+      if (!is_shared) replicated += all;
+    }
+  }
+  int64_t trained = 0;
+  for (size_t i = 0; i < shared.program.weight_specs.size(); ++i) {
+    const engine::WeightSpec& weight = shared.program.weight_specs[i];
+    if (shared.program.trained[i]) trained += weight.n * weight.k;
+  }
+  std::snprintf(
+      line, sizeof line,
+      "  in all on a rank %s; %.0f %% of masters, weights, gradients and moments is whole "
+      "on every rank\n",
+      Mebibytes(static_cast<double>(shared.total_bytes())).c_str(),
+      state > 0 ? 100 * replicated / state : 0.0);
+  text += line;
+  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained, ranks)) + " per step\n";
+  return text;
+}
+
+}  // namespace tandem::training

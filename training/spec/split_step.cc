@@ -1,0 +1,47 @@
+#include <bit>
+#include <numeric>
+
+#include "engine/base/error.h"
+#include "training/spec/spec.h"
+
+namespace tandem::training {
+namespace {
+
+[[noreturn]] void RefuseStep(const std::string& key, int64_t rows, const std::string& why) {
+  throw Error(ErrorCode::kInvalidArgument,
+              key + ": a step has " + std::to_string(rows) +
+                  " rows (per_device_batch_size x gradient_accumulation_steps), " + why);
+}
+
+}  // namespace
+
+StepShape SplitStep(const TrainSpec& spec, int64_t ranks) {
+  const int64_t batch = spec.train.per_device_batch_size;
+  const int64_t rows = batch * spec.train.gradient_accumulation_steps;
+  const std::string ranks_text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
+  if (const int64_t parts = spec.parallel.world_invariant; parts > 0) {
+    const std::string text = std::to_string(parts);
+    if (!std::has_single_bit(static_cast<uint64_t>(parts))) {
+      RefuseStep("world_invariant", rows, "and " + text + " is no power of two");
+    }
+    if (rows % parts != 0) {
+      RefuseStep("world_invariant", rows, "which " + text + " does not divide");
+    }
+    if (parts % ranks != 0) {
+      RefuseStep("world_invariant", rows,
+                 "whose " + text + " parts cannot be shared equally by " + ranks_text +
+                     ": run a power of two of at most " + text);
+    }
+    return {rows / parts, parts, ranks};
+  }
+  if (ranks == 1) return {batch, spec.train.gradient_accumulation_steps};
+  if (rows % ranks != 0) {
+    RefuseStep("per_device_batch_size", rows,
+               "which cannot be shared equally by " + ranks_text +
+                   ": the product must be a multiple of " + std::to_string(ranks));
+  }
+  const int64_t size = std::gcd(rows / ranks, batch);
+  return {size, rows / size, ranks};
+}
+
+}  // namespace tandem::training

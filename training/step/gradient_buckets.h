@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "training/program/program.h"
+#include "training/step/parameters.h"
+
+namespace tandem::training {
+
+// A consecutive part of the flat gradient.
+struct GradientBucket {
+  int64_t begin = 0;
+  int64_t end = 0;
+  size_t ready = 0;  // backward steps after which no step adds to it
+};
+
+// Cuts the flat gradient into buckets of at least `bytes` (the last one may have fewer), in the
+// order in which the backward pass completes them. The weights of `parameters` are the last ones of
+// the program. Depends on its arguments alone, so all ranks have the same buckets.
+std::vector<GradientBucket> MakeGradientBuckets(const Program& program,
+                                                const ParameterStore& parameters,
+                                                int64_t flat_elements, int64_t bytes);
+
+}  // namespace tandem::training
