@@ -29,10 +29,10 @@ TEST_F(ShardingTest, ShowsSharedMomentsAndReplicatedState) {
 }
 
 TEST_F(ShardingTest, RefusesANumberOfRanksThatDoesNotSuit) {
-  const auto error = ErrorOf([&] { DescribeSharding(Spec("elastic=false"), 3); });
+  const auto error = ::tandem::ErrorOf([&] { DescribeSharding(Spec("elastic=false"), 3); });
   ASSERT_TRUE(error);
   EXPECT_NE(std::string(error->what()).find("must be a multiple of 3"), std::string::npos);
-  EXPECT_TRUE(ErrorOf([&] { DescribeSharding(Spec("ici_data_parallelism=2"), 4); }));
+  EXPECT_TRUE(::tandem::ErrorOf([&] { DescribeSharding(Spec("ici_data_parallelism=2"), 4); }));
 }
 
 }  // namespace
