@@ -92,7 +92,7 @@ const ConfigKey kKeys[] = {
     {.name = "share-prefix-cache", .member = &AppConfig::share_prefix_cache, .unit = "",
      .effect = "let API keys share cached prompt prefixes; one key can then detect another's"},
     {.name = "speculate", .member = &AppConfig::speculate, .unit = "",
-     .effect = "guess next tokens from the text; same answers, fewer steps for small batches",
+     .effect = "guess next tokens from the text: the same answers in fewer steps",
      .choices = "off|lookup"},
     {.name = "idle-release", .member = &AppConfig::idle_release, .unit = "s",
      .effect = "idle time after which a model releases cached prefixes and KV memory; 0: never",

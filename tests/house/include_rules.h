@@ -40,7 +40,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"engine/formats/llama2c", {"engine/base", "engine/io", "engine/formats/stored"}},
     {"engine/kernels/avx2", {"engine/kernels"}},
     {"engine/kernels/avx512", {"engine/kernels"}},
-    {"engine/kernels/avx_vnni", {"engine/kernels"}},
+    {"engine/kernels/avx_vnni", {"engine/kernels", "engine/kernels/avx2"}},
     {"engine/kernels/reference", {"engine/kernels"}},
     {"engine/ops", {"engine/base", "engine/tensor", "engine/kernels"}},
     {"engine/model/families", {"engine/base", "engine/io", "engine/ops"}},
