@@ -15,6 +15,7 @@ find_package(Boost 1.74 REQUIRED)
 find_package(ICU REQUIRED COMPONENTS uc)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(LIBPQ REQUIRED IMPORTED_TARGET libpq)
 # Compression formats of Parquet files.
 find_package(ZLIB REQUIRED)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
