@@ -63,7 +63,7 @@ engine::ModelConfig Gemma256KConfig() {
   return c;
 }
 
-// Small tables, so that experts are most of what a token reads.
+// The tables are small: a token mostly reads experts.
 engine::ModelConfig Qwen3MoeCutConfig() {
   engine::ModelConfig c = Qwen3MoeConfig(4);
   c.vocab_size = 32000;
@@ -100,7 +100,7 @@ engine::ModelConfig GptOssCutConfig() {
   return c;
 }
 
-// Small tables, so that layers are most of what a token reads.
+// The tables are small: a token mostly reads layers.
 engine::ModelConfig Qwen35CutConfig() {
   engine::ModelConfig c;
   c.family = "qwen3_5";

@@ -19,7 +19,7 @@
 namespace tandem::bench {
 namespace {
 
-// What one request did.
+// The result of one request.
 struct Answer {
   std::vector<TokenId> tokens;
   int64_t cached_tokens = 0;

@@ -49,7 +49,7 @@ struct LoadedModel {
   int64_t max_model_len = 0;  // the smaller of the model's and the option's
   std::string fingerprint;    // changes with weights, build or numeric settings
   int64_t weight_bytes = 0;
-  // Of a model with experts, those to which one token is routed; elsewhere all.
+  // Active parameters are those that one token uses: a model with experts has fewer than all.
   int64_t parameters = 0;
   int64_t active_parameters = 0;
   int64_t active_weight_bytes = 0;

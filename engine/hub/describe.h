@@ -9,9 +9,9 @@
 
 namespace tandem::engine {
 
-// What a model's files say at their beginnings, fetched without its weights: config.json and the
-// index whole, of safetensors and GGUF files the header. Nothing is kept in the cache, and the
-// bytes are not checked against the hub's hashes: they describe, they are not served.
+// The beginning of a model's file, fetched without the weights: config.json and the index are
+// whole, safetensors and GGUF files give their header. The cache keeps none of it. The bytes only
+// describe a model, so the hub's hashes are not checked.
 struct RemoteFile {
   std::string name;
   std::string head;

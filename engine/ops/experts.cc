@@ -20,10 +20,7 @@ constexpr int64_t kCacheLine = 64;
 constexpr int64_t kLeastWork = 1 << 16;
 // A task's product of several rows lies in worker scratch until its rows are copied to their slots.
 constexpr int64_t kMostRowsOfTask = 128;
-constexpr int64_t kTaskFloats = kMostRowsOfTask * 24 * kLanes;
-// Tasks of small groups have more panels, because each task begins with reads that nothing fetched
-// ahead of it.
-constexpr int64_t kMostPanelsOfTask = 96;
+constexpr int64_t kMostPanelsOfTask = 24;
 // Six panels are whole register tiles in every table.
 constexpr int64_t kPanelStep = 6;
 
@@ -198,7 +195,7 @@ class ExpertProduct {
     sorted_ = {reinterpret_cast<int32_t*>(scratch + layout.sorted), Size(x.rows * top_k_)};
     groups_ = reinterpret_cast<Group*>(scratch + layout.groups);
     inputs_ = scratch + layout.inputs;
-    ReserveWorkerScratch(ops, kTaskFloats * sizeof(float));
+    ReserveWorkerScratch(ops, kMostRowsOfTask * kMostPanelsOfTask * kLanes * sizeof(float));
     GroupByExpert(routing, experts.n_experts, first_, sorted_);
   }
 
@@ -328,11 +325,10 @@ class ExpertProduct {
   int64_t CutTasks() {
     const int64_t panels = PanelCount();
     const int64_t rows = std::min(kMostRowsOfTask, (slots_ + n_groups_ - 1) / n_groups_);
-    const int64_t most =
-        std::min(kMostPanelsOfTask, kTaskFloats / (std::min(kMostRowsOfTask, most_rows_) * kLanes) /
-                                        kPanelStep * kPanelStep);
-    const int64_t least = std::clamp<int64_t>(kLeastWork / (rows * k_ * kLanes), 1, most);
-    panels_per_task_ = RoundUp(std::clamp(n_groups_ * panels / 32, least, most), kPanelStep);
+    const int64_t least =
+        std::clamp<int64_t>(kLeastWork / (rows * k_ * kLanes), 1, kMostPanelsOfTask);
+    panels_per_task_ =
+        RoundUp(std::clamp(n_groups_ * panels / 32, least, kMostPanelsOfTask), kPanelStep);
     panel_tasks_ = (panels + panels_per_task_ - 1) / panels_per_task_;
     int64_t tasks = 0;
     for (int64_t g = 0; g < n_groups_; ++g) {
@@ -481,7 +477,9 @@ void ExpertMatMul(OpsContext& ops, const ConstMatrix& x, const ConstMatrix& rout
 ScratchBytes ExpertScratch(DType dtype, int64_t rows, int64_t top_k, int64_t n_experts, int64_t k) {
   CheckedMul(rows, top_k, "slots of experts");
   const ExpertLayout layout(dtype, rows, top_k, n_experts, k, rows * top_k);
-  return {.shared = layout.bytes, .worker = kTaskFloats * static_cast<int64_t>(sizeof(float))};
+  return {
+      .shared = layout.bytes,
+      .worker = kMostRowsOfTask * kMostPanelsOfTask * kLanes * static_cast<int64_t>(sizeof(float))};
 }
 
 void CombineExperts(OpsContext& ops, const float* y, int64_t ldy, const ConstMatrix& routing,

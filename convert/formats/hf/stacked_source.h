@@ -6,10 +6,10 @@
 
 namespace tandem::convert {
 
-// The source with its weights in the larger tensors that published checkpoints of its family have
-// (WeightSpec::parts), for example all experts of a layer; null when the family publishes each
-// weight alone. `source` must outlive it. Throws kDataLoss naming tensor and weight when a member
-// is missing or differs in shape or dtype.
+// Joins the weights of `source` into the larger tensors of published checkpoints
+// (WeightSpec::parts), for example all experts of a layer. Null when the family publishes each
+// weight alone. `source` must outlive the result. Throws kDataLoss naming tensor and weight when a
+// member is missing or differs in shape or dtype.
 std::unique_ptr<ModelSource> StackPublished(const ModelSource& source);
 
 }  // namespace tandem::convert

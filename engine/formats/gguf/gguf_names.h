@@ -29,7 +29,7 @@ struct GgufName {
            (rows != nullptr && rows->is_part);
   }
 };
-// The names that families use. Those of a stacked tensor hold kExpertMark. An unknown name stays
+// The names that families use. Names of a stacked tensor contain kExpertMark. An unknown name stays
 // unchanged, so that errors can report it.
 std::vector<GgufName> HfNamesOf(const GgufArchitecture& architecture, std::string_view gguf);
 // The first of them.

@@ -12,7 +12,7 @@ struct QuantizationSettings {
   Method method = Method::kFp8;
   int bits = 4;            // kAwq, kGptq, kCompressed
   int64_t group_size = 0;  // inputs that share a scale; 0: all of a row. kAwq, kGptq, kCompressed
-  // Of scales of blocks. kFp8, kCompressed.
+  // The size of a block that shares a scale. kFp8, kCompressed.
   int64_t block_rows = 128;
   int64_t block_columns = 128;
   bool zero_plus_one = false;  // kGptq: the file stores zero points minus 1 (version 1)

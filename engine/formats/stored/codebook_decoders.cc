@@ -4,8 +4,8 @@
 
 #include "engine/formats/stored/block_decoders.h"
 
-// The IQ formats: an index into a code book stands for four or eight magnitudes; signs, scales and
-// upper bits of the index lie beside it.
+// The IQ formats store an index into a code book for four or eight magnitudes. Signs, scales and
+// upper bits of the index follow separately.
 namespace tandem::engine {
 namespace {
 

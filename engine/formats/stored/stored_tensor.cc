@@ -223,7 +223,7 @@ void ReadRows(const StoredTensor& tensor, int64_t first, int64_t count, float* o
   if (n == 0 || count == 0) return;  // a hostile file may claim 2^60 such rows
   if (tensor.column_stride > 0) return ReadStridedRows(tensor, first, count, out);
   if (tensor.encoded != nullptr) {
-    // Of a stack, the first axis has several rows each.
+    // An entry of a stack's first axis has several rows.
     const int64_t inner = tensor.view.shape.size() < 2 ? 1 : n / tensor.view.shape.back();
     const int64_t step = RowStrideOf(tensor) / n;
     return tensor.encoded->Read(tensor.first_row + first * step * inner, step, count * inner, out);

@@ -99,8 +99,8 @@ struct StoredTensor {
   // halves. 0: the order of families.
   int64_t interleaved_heads = 0;
   float added = 0;  // the file's numbers are this much larger
-  // Of a part of a larger tensor: elements of the file from one row, or one number of a row, to the
-  // next. 0: they are adjacent. column_stride is for plain numbers only.
+  // Elements of the file from one row, or one number of a row, to the next, for a part of a larger
+  // tensor. 0: they are adjacent. column_stride is for plain numbers only.
   int64_t row_stride = 0;
   int64_t column_stride = 0;
   // Set for encodings of several tensors, and for numbers that must be computed. `view.data` is
