@@ -3,7 +3,7 @@
 BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config
   libboost-dev libssl-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev
-  libpcre2-dev libicu-dev libsqlite3-dev libsimdjson-dev
+  libpcre2-dev libicu-dev libsqlite3-dev libpq-dev libsimdjson-dev
   libsnappy-dev libzstd-dev zlib1g-dev
 )
 # llguidance needs Rust 1.87. Debian's security archive has it under these names; the plain packages are too old.
@@ -20,6 +20,9 @@ TEST_PACKAGES=(
   libgtest-dev libeigen3-dev clang-format-14 clang-tidy-14 ccache curl openssl python3 python3-venv chromium
   zsh fish mandoc groff-base debootstrap libopenmpi-dev openmpi-bin "${PACKAGE_PACKAGES[@]}"
 )
+
+# For tests/cluster: replicas with one database, behind a router.
+TEST_PACKAGES+=(postgresql haproxy)
 
 # install_packages NAME…: installs the missing packages. Without root, prints the command and exits.
 install_packages() {

@@ -29,7 +29,8 @@ struct Case {
 // One tensor and its state; `bytes` is a step's memory traffic.
 struct Tensor {
   Tensor(const Case& which, int64_t elements) {
-    const training::MomentLayout layout = training::MomentsOf(which.spec, elements, true);
+    const training::MomentLayout layout =
+        training::MomentsOf(which.spec, {.rows = elements, .is_matrix = true});
     const auto n = static_cast<size_t>(elements);
     const auto take = [this](size_t size) {
       return buffers.emplace_back(AlignedBuffer(size)).data();

@@ -74,10 +74,16 @@ struct AppConfig {
   Seconds queue_timeout;
   Seconds request_timeout;
   Seconds drain_timeout{30};
+  Seconds drain_delay{0};
   int64_t rate_limit_rpm = 0;
   int64_t rate_limit_tpm = 0;
 
   std::string data_dir;
+  std::string database;
+  std::string database_password_file;
+  std::string jobs_on = "local";
+  std::string jobs_program;
+  std::vector<std::string> jobs_option;
   int64_t response_store = 10000;
   std::string model_root = ".";
   std::string metrics_namespace = "tandem";

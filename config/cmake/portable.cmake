@@ -15,9 +15,15 @@ add_custom_command(OUTPUT ${portable_dir}/simdjson/simdjson.cpp
   COMMAND ${packaging}/fetch_simdjson ${portable_dir}/simdjson
   DEPENDS ${packaging}/fetch_simdjson COMMENT "Fetching Debian's source of simdjson" VERBATIM)
 
+add_custom_command(OUTPUT ${portable_dir}/libpq/version
+  COMMAND ${packaging}/fetch_libpq ${portable_dir}/libpq
+  DEPENDS ${packaging}/fetch_libpq COMMENT "Fetching the parts of Debian's static libpq" VERBATIM)
+add_custom_target(tandem_static_libpq DEPENDS ${portable_dir}/libpq/version)
+
 # Third-party code of which Debian has no static archive, and the start of the portable program.
 add_library(tandem_portable_parts OBJECT EXCLUDE_FROM_ALL
   ${packaging}/portable_start.cc ${packaging}/static_fmt.cc ${packaging}/static_spdlog.cc
+  ${packaging}/static_libpq.cc
   ${portable_dir}/simdjson/simdjson.cpp)
 target_compile_options(tandem_portable_parts PRIVATE -O3 -march=x86-64-v3)
 target_compile_definitions(tandem_portable_parts PRIVATE SPDLOG_COMPILED_LIB SPDLOG_FMT_EXTERNAL)
@@ -37,9 +43,10 @@ add_executable(tandem_portable EXCLUDE_FROM_ALL
   $<TARGET_OBJECTS:tandem> $<TARGET_OBJECTS:tandem_portable_parts> ${portable_dir}/icu_data.o)
 set_target_properties(tandem_portable PROPERTIES
   LINKER_LANGUAGE CXX OUTPUT_NAME tandem RUNTIME_OUTPUT_DIRECTORY ${portable_dir})
-add_dependencies(tandem_portable ${rooms})
+add_dependencies(tandem_portable ${rooms} tandem_static_libpq)
 target_link_libraries(tandem_portable PRIVATE
   -Wl,--start-group ${room_files} ${TANDEM_LLGUIDANCE} -Wl,--end-group
+  -Wl,--start-group -l:libpq.a ${portable_dir}/libpq/libpgcommon.a ${portable_dir}/libpq/libpgport.a -Wl,--end-group
   -lsqlite3 -lyaml-cpp -lsnappy -lz -lzstd -lpcre2-8 -licuuc -lssl -lcrypto -lm)
 # ld warns of getaddrinfo and dlopen: portable_start.cc keeps the first from loading modules, and training/dist
 # refuses to call the other in a static program.

@@ -15,6 +15,7 @@ find_package(Boost 1.74 REQUIRED)
 find_package(ICU REQUIRED COMPONENTS uc)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(LIBPQ REQUIRED IMPORTED_TARGET libpq)
 # Compression formats of Parquet files.
 find_package(ZLIB REQUIRED)
 pkg_check_modules(SNAPPY REQUIRED IMPORTED_TARGET snappy)
@@ -70,11 +71,11 @@ if(TANDEM_SANITIZE)
 endif()
 
 # STRICT adds -Wconversion, for rooms in which a lost bit is a bug.
-# BATCH is the number of sources that a unity build compiles at once; 40 unless said.
+# BATCH is the number of sources that a unity build compiles at once; TANDEM_UNITY_BATCH by default.
 function(tandem_room NAME)
   cmake_parse_arguments(R "STRICT" "BATCH" "DIR;DEPS;LIBS" ${ARGN})
   if(NOT R_BATCH)
-    set(R_BATCH 40)
+    set(R_BATCH ${TANDEM_UNITY_BATCH})
   endif()
   list(TRANSFORM R_DIR PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE patterns)
   list(TRANSFORM patterns APPEND /*.cc)

@@ -345,8 +345,8 @@ std::string LoraConfigText(const LoraConfig& config) {
               {"use_dora", false},
               {"target_modules", config.target_modules},
               {"modules_to_save", nullptr},
-              {"rank_pattern", Json::object()},
-              {"alpha_pattern", Json::object()},
+              {"rank_pattern", config.ranks.empty() ? Json::object() : Json(config.ranks)},
+              {"alpha_pattern", config.alphas.empty() ? Json::object() : Json(config.alphas)},
               {"init_lora_weights", true},
               {"inference_mode", true}}
              .dump(2) +

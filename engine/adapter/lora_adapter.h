@@ -92,7 +92,9 @@ struct LoraConfig {
   bool rank_stabilized = false;
   double dropout = 0;
   bool fan_in_fan_out = false;
-  std::vector<std::string> target_modules;  // paths of modules
+  std::vector<std::string> target_modules;    // paths of modules
+  std::map<std::string, int64_t> ranks = {};  // by path: other ranks than `rank`
+  std::map<std::string, double> alphas = {};  // other alphas
 };
 std::string LoraConfigText(const LoraConfig& config);
 // The metadata of adapter_model.safetensors, which PEFT ignores: the second half of LoraOrigin.

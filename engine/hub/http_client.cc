@@ -28,6 +28,17 @@ constexpr size_t kMaxInputBytes = size_t{256} << 10;
 constexpr size_t kMaxShownBytes = 200;
 constexpr std::chrono::milliseconds kMaxBackoff{8'000};
 
+// One write has the idle timeout: pieces keep it a bound of the pauses, not of a whole upload.
+constexpr size_t kWriteBytes = size_t{256} << 10;
+
+void WriteInPieces(NetStream& stream, const HttpClient::Request& request) {
+  for (std::string_view rest = request.more_body; !rest.empty();) {
+    const size_t n = std::min(rest.size(), kWriteBytes);
+    stream.Write(rest.substr(0, n));
+    rest.remove_prefix(n);
+  }
+}
+
 std::string_view View(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
 bool IsRedirect(int status) {
@@ -113,8 +124,10 @@ class HttpClient::Connection {
 
   // Bytes after the response would count as part of the next one.
   bool can_be_kept() const {
-    return parser_ && parser_->is_done() && parser_->keep_alive() && input_.empty();
+    return !is_retired_ && parser_ && parser_->is_done() && parser_->keep_alive() && input_.empty();
   }
+  // The request was not sent whole: no other request may follow it.
+  void Retire() { is_retired_ = true; }
 
   NetStream stream;
   const bool is_proxied;
@@ -170,6 +183,7 @@ class HttpClient::Connection {
 
   std::optional<Parser> parser_;
   std::string input_;
+  bool is_retired_ = false;
 };
 
 HttpClient::HttpClient(HttpShared& shared) : shared_(shared) {}
@@ -248,16 +262,23 @@ HttpHead HttpClient::Send(const Request& request) {
         IsSameOrigin(url, shared_.endpoint)) {
       text += "Authorization: Bearer " + shared_.options.token + "\r\n";
     }
-    if (!request.body.empty()) {
-      text += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
-    }
-    const auto exchange = [&] {
-      connection.stream.Write(text + "\r\n" + request.body);
+    const size_t n_body = request.body.size() + request.more_body.size();
+    if (n_body > 0) text += "Content-Length: " + std::to_string(n_body) + "\r\n";
+    const auto read_head = [&] {
       if (!connection.ReadHead(request.method == "HEAD",
                                Clock::now() + shared_.options.answer_timeout)) {
         throw TransientFault(ErrorCode::kUnavailable,
                              "the connection closed before a response arrived");
       }
+    };
+    const auto exchange = [&] {
+      connection.stream.Write(text + "\r\n" + request.body);
+      const auto cut =
+          ExceptionOf<TransientFault>([&] { WriteInPieces(connection.stream, request); });
+      if (!cut) return read_head();
+      // A server that refuses a long body may respond and close before it has read all of it.
+      if (ExceptionOf<Error>(read_head)) throw TransientFault(*cut);
+      connection.Retire();
     };
     // A kept connection may have been closed by the server meanwhile: retry on a new one.
     const auto may_be_stale = [&](const TransientFault& fault) {
@@ -358,8 +379,8 @@ void Backoff::Wait(const TransientFault& fault) {
     }
     wait = std::max(wait, *fault.retry_after);
   }
-  spdlog::warn("hub_retry attempt={} wait_ms={} reason=\"{}\"", n_faults_ + 1, wait.count(),
-               fault.what());
+  spdlog::warn("{} attempt={} wait_ms={} reason=\"{}\"", patience_.log_event, n_faults_ + 1,
+               wait.count(), fault.what());
   shared_.stop.Sleep(wait);
 }
 

@@ -67,6 +67,8 @@ class HttpClient {
     std::vector<std::pair<std::string, std::string>> fields;
     bool may_carry_token = true;
     std::string body = {};  // sent with its length; empty: no body
+    // Sent after `body`, as a part of it. Borrowed until Send returns.
+    std::string_view more_body = {};
   };
 
   // Sends the request and reads the head of the response. Drops the unread body of the last
@@ -114,6 +116,7 @@ struct Patience {
   explicit Patience(const HubOptions& options)
       : max_attempts(options.max_attempts), max_retry_after(options.max_retry_after) {}
 
+  const char* log_event = "hub_retry";
   int max_attempts;  // consecutive faults
   std::chrono::milliseconds max_retry_after;
 };

@@ -95,8 +95,8 @@ struct AttentionGradientArgs {
   T* ds_rows;  // [rows, n_keys]
 };
 
-// dz = (exp(z - lse) - [column == target]) * weight, in T; dz must not alias z. For capped logits z
-// it is the gradient before the cap: times 1 - (z / cap)^2.
+// dz = (likelihood_factor * exp(z - lse) - [column == target]) * weight, in T; dz must not alias z.
+// For capped logits z it is the gradient before the cap: times 1 - (z / cap)^2.
 template <class T>
 struct CrossEntropyGradientArgs {
   const float* logits;  // one row
@@ -104,8 +104,9 @@ struct CrossEntropyGradientArgs {
   float lse;
   int64_t target;
   float weight;
-  float soft_cap;  // 0: off
-  T* dz;           // [RoundUp(vocab, 2)] for bf16: the padding column is zero
+  float soft_cap;               // 0: off
+  T* dz;                        // [RoundUp(vocab, 2)] for bf16: the padding column is zero
+  float likelihood_factor = 1;  // with a loss m lse^2 beside the likelihood: 1 + 2 m lse
 };
 
 // Moments in 8 bits: blocks of this many elements (the last may be shorter) with one f32 scale. A

@@ -1,6 +1,9 @@
 #include "server/app/app.h"
 
+#include <limits.h>
+#include <sys/random.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
@@ -8,6 +11,7 @@
 
 #include "config/embedded_models.h"
 #include "engine/base/attempt.h"
+#include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
@@ -32,6 +36,15 @@ constexpr size_t kMaxKeyFileBytes = 64 << 20;
 constexpr size_t kMaxPemBytes = 1 << 20;
 // Descriptors reserved for models, jobs, databases and logs.
 constexpr size_t kOtherDescriptors = 256;
+
+// The machine, for people who read the table of leases, and a number.
+std::string NewReplicaName() {
+  char host[HOST_NAME_MAX + 1] = {};
+  if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
+  uint64_t number = 0;
+  TANDEM_CHECK(::getrandom(&number, sizeof number, 0) == static_cast<ssize_t>(sizeof number));
+  return std::string(host) + "-" + std::to_string(number);
+}
 
 // Raises the soft limit of descriptors (usually 1024) for `wanted` connections. Returns the number
 // of connections that the limit allows.
@@ -81,6 +94,7 @@ std::string PlanOfTraining(const training::TrainSpec& spec) {
 
 App::App(AppOptions options)
     : options_(std::move(options)),
+      replica_(NewReplicaName()),
       keys_(ReadApiKeys(), options_.admin_key, options_.metrics_key),
       memory_(options_.engine.memory_bytes > 0 ? options_.engine.memory_bytes
                                                : engine::DefaultMemoryBudgetBytes()),
@@ -157,10 +171,12 @@ void App::StartManagedKeys() {
   options.file = options_.api_keys_db;
   options.must_exist = !options.file.empty();
   options.interval = options_.keys_interval;
-  if (options.file.empty() && !options_.data_dir.empty()) {
+  if (options.file.empty() && options_.database.is_shared()) {
+    options.shared = options_.database;
+  } else if (options.file.empty() && !options_.data_dir.empty()) {
     options.file = std::filesystem::absolute(options_.data_dir) / "keys.db";
   }
-  if (!options.file.empty()) {
+  if (!options.file.empty() || options.shared.is_shared()) {
     managed_keys_ = std::make_unique<ManagedKeys>(std::move(options), keys_, key_usage_);
     context_.keys = managed_keys_.get();
   }
@@ -291,16 +307,22 @@ void App::Start() {
   StartJobs();
   StartAdapters();
   StartBatches();
+  StartFollowing();
   is_loading_ = false;
 }
 
 // Runs after StartJobs: an alias may name a job's model, and StartJobs locks the data directory.
 void App::StartAdapters() {
   if (!has_admin_) return;
-  adapters_ = std::make_unique<AdapterHost>(models_, memory_, jobs_.get(), AdapterMaker());
-  aliases_ = std::make_unique<AliasBook>(
-      models_, LoadsAtRunTime() ? std::filesystem::absolute(options_.data_dir) / "tandem.db"
-                                : std::filesystem::path());
+  adapters_ = std::make_unique<AdapterHost>(
+      models_, memory_, jobs_.get(), AdapterMaker(),
+      feed_ ? std::make_unique<AdapterBook>(options_.database) : nullptr);
+  aliases_ = LoadsAtRunTime() && options_.database.is_shared()
+                 ? std::make_unique<AliasBook>(models_, options_.database)
+                 : std::make_unique<AliasBook>(
+                       models_, LoadsAtRunTime()
+                                    ? std::filesystem::absolute(options_.data_dir) / "tandem.db"
+                                    : std::filesystem::path());
   context_.adapter_host = adapters_.get();
   context_.aliases = aliases_.get();
 }
@@ -324,6 +346,8 @@ void App::Reload() {
 
 void App::Stop() {
   if (is_draining_.exchange(true)) return;
+  // A router sees that /ready has ended, and sends no more requests here.
+  if (!is_loading_) std::this_thread::sleep_for(options_.drain_delay);
   http_->Drain();
   drain_.Raise();
   if (batches_) batches_->Stop();
@@ -347,6 +371,9 @@ void App::Stop() {
   if (host_) host_->Stop();
   http_->Stop();
   EndBackgroundResponses();
+  // Late: as long as work of this replica may end, the others count it as alive.
+  if (feed_) feed_->Stop();
+  if (follower_) follower_->Stop();
   context_.pulls = nullptr;
   context_.model_host = nullptr;
   context_.adapter_host = nullptr;

@@ -8,17 +8,22 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/api/options.h"
 #include "server/admission/admission.h"
 #include "server/batches/batches.h"
+#include "server/database/change_feed.h"
+#include "server/database/database_source.h"
 #include "server/files/file_store.h"
 #include "server/handlers/handlers.h"
 #include "server/http/api_keys.h"
 #include "server/http/detached_requests.h"
 #include "server/http/http_server.h"
+#include "server/http/request_pool.h"
 #include "server/jobs/job_supervisor.h"
 #include "server/keys/managed_keys.h"
 #include "server/metrics/metrics.h"
@@ -57,6 +62,7 @@ struct AppOptions {
   std::filesystem::path console_dir;  // their files, read at each request; empty: the embedded ones
   bool insecure = false;  // allow a server without keys on an address that is not loopback
   std::chrono::milliseconds drain_timeout{30'000};
+  std::chrono::milliseconds drain_delay{0};      // from the end of /ready to that of the listener
   std::chrono::milliseconds request_timeout{0};  // 0: none
   std::chrono::milliseconds queue_timeout{0};    // longest wait for a place in the batch; 0: none
   RateLimits rate_limits;                        // per API key; clients without a key share one
@@ -73,6 +79,7 @@ struct AppOptions {
   // Directory of uploaded files, jobs and their results; empty: no files and no jobs. If another
   // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;
+  DatabaseSource database;  // of replicas that share data_dir; empty: SQLite files in it
   int64_t max_file_bytes = int64_t{512} << 20;  // largest upload
   // Lines of all batches that run at once; 0: 16, but at most half of engine.max_seqs.
   int64_t batch_concurrency = 0;
@@ -105,7 +112,8 @@ class App {
   void Start();
   // Reads the key file and the TLS files again. An unusable file is logged and changes nothing.
   void Reload();
-  // Stops accepting, gives running requests up to `drain_timeout` to finish, then ends the rest.
+  // Ends /ready, waits `drain_delay`, stops accepting, gives running requests up to `drain_timeout`
+  // to finish, then ends the rest.
   void Stop();
 
  private:
@@ -149,17 +157,25 @@ class App {
   // These four load and serve the results of finished training jobs. They REQUIRE publish_mutex_
   // held.
   void RestoreJobModels();
+  // Serves the models of jobs that succeeded since, under another replica (app_replicas.cc).
+  void PublishNewJobModels();
+  void RemoveDeletedJobModel(const Job& job);
   void PublishJobModel(const Job& job);
   void PublishAdapter(const Job& job, const std::string& path);
   // Serves an adapter that a job has made; needs no lock.
   void PublishAdapterAs(const std::string& name, const std::string& path,
                         std::shared_ptr<const ServedModel> base, std::optional<int64_t> owner);
   void PublishModel(const Job& job, const std::string& path);
+  // The next three are defined in app_replicas.cc.
+  void StartFollowing();
+  void Follow(const std::string& table);
+  bool LoadJobModel(const std::string& name);
   // Runs the load jobs of a pipeline (app_pipelines.cc).
   void LoadPipelineModels(const Job& job);
   void WaitForHost(const std::function<void(ModelHost::OnEnd)>& begin, const std::string& what);
 
   const AppOptions options_;
+  const std::string replica_;  // this process among the replicas
   ApiKeys keys_;
   KeyUsage key_usage_;
   std::unique_ptr<ManagedKeys> managed_keys_;  // null: no database of keys
@@ -180,8 +196,12 @@ class App {
   std::unique_ptr<BatchStore> batch_store_;  // before files_, which asks it
   std::unique_ptr<FileStore> files_;         // before jobs_, whose callbacks use it
   std::mutex export_mutex_;                  // one embedded model is written out at a time
-  std::mutex publish_mutex_;     // jobs publish one at a time: two may use the same name
-  std::mutex checkpoint_mutex_;  // one checkpoint is loaded at a time
+  std::mutex publish_mutex_;  // jobs publish one at a time: two may use the same name
+  std::atomic<std::thread::id> publisher_{};  // the thread that has publish_mutex_ for job models
+  std::set<std::string> published_jobs_;  // guarded by publish_mutex_; models served, or given up
+  std::atomic<std::chrono::steady_clock::time_point> next_look_for_models_{};
+  std::atomic<bool> is_publishing_due_{false};  // a task of follower_ waits
+  std::mutex checkpoint_mutex_;                 // one checkpoint is loaded at a time
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;
@@ -189,6 +209,8 @@ class App {
   std::unique_ptr<Router> batch_router_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<RequestPool> follower_;  // slow reactions to changes of other replicas
+  std::unique_ptr<ChangeFeed> feed_;       // null: no replicas
 };
 
 // Blocks the signals that RunUntilSignal waits for. Call it before the first thread starts.

@@ -31,7 +31,8 @@ Error IsLoading(const std::string& name) {
 void App::LoadCheckpoint(const std::string& name, const Viewer& viewer) {
   JobSupervisor* jobs = context_.jobs;
   ModelHost* host = context_.model_host;
-  if (jobs == nullptr || host == nullptr || !IsCheckpointName(name)) return;
+  if (jobs == nullptr || host == nullptr) return;
+  if (LoadJobModel(name) || !IsCheckpointName(name)) return;
   const auto found = FindFineTuningCheckpoint(*jobs, name);
   if (!found || !MaySee(viewer, found->job.owner)) return;
   const std::string base_id = FineTunedBaseOf(found->job);

@@ -11,6 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/app/app.h"
+#include "server/app/publish_lock.h"
 #include "server/fine_tuning/fine_tuning_checkpoints.h"
 #include "server/fine_tuning/fine_tuning_events.h"
 #include "server/fine_tuning/fine_tuning_object.h"
@@ -74,9 +75,10 @@ void RemoveCancelled(const Job& job) {
 std::optional<JobStore> App::OpenJobStore() {
   if (options_.data_dir.empty()) return std::nullopt;
   std::optional<JobStore> store;
-  const auto error =
-      ErrorOf([&] { store.emplace(JobStore::Open(fs::absolute(options_.data_dir))); });
-  if (error && has_admin_) throw Error(*error);
+  const auto error = ErrorOf([&] {
+    store.emplace(JobStore::Open(fs::absolute(options_.data_dir), options_.database, replica_));
+  });
+  if (error && (has_admin_ || options_.database.is_shared())) throw Error(*error);
   if (error) spdlog::warn("no_files_and_jobs reason=\"{}\"", error->what());
   return store;
 }
@@ -100,19 +102,25 @@ bool App::IsInUse(const std::string& file_id) {
 }
 
 void App::StartJobs() {
+  if (options_.database.is_shared()) {
+    // Before this replica owns any work: its lease shows the others that it lives.
+    feed_ = std::make_unique<ChangeFeed>(options_.database, replica_,
+                                         [this](const std::string& table) { Follow(table); });
+  }
   std::optional<JobStore> store = OpenJobStore();
   if (!store) return StartResponses({});
   const fs::path data_dir = fs::absolute(options_.data_dir);
   StartResponses(data_dir);
   // Held until earlier models are restored: a job that ended while no server ran publishes after
   // them.
-  const std::lock_guard lock(publish_mutex_);
+  const PublishLock lock(publish_mutex_, publisher_);
   jobs_ = std::make_unique<JobSupervisor>(
       std::move(*store), options_.jobs, [this](const Job& job) { OnJobSucceeded(job); },
       RemoveCancelled);
-  batch_store_ = std::make_unique<BatchStore>(data_dir);
+  batch_store_ = std::make_unique<BatchStore>(data_dir, options_.database, replica_);
   files_ = std::make_unique<FileStore>(
       FileStore::Options{.data_dir = data_dir,
+                         .shared = options_.database,
                          .max_file_bytes = options_.max_file_bytes,
                          .is_in_use = [this](const std::string& id) { return IsInUse(id); }});
   RemoveDeletedCheckpoints(*jobs_);
@@ -134,6 +142,7 @@ void App::RestoreJobModels() {
     filter.limit = kMaxRestoredModels;
     const std::vector<Job> finished = jobs_->List(filter).jobs;
     for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
+      published_jobs_.insert(job->id);
       if (const auto error = ErrorOf([&] { PublishJobModel(*job); })) {
         spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error->what());
       }
@@ -142,8 +151,9 @@ void App::RestoreJobModels() {
 }
 
 void App::OnJobSucceeded(const Job& job) {
-  const std::lock_guard lock(publish_mutex_);
+  const PublishLock lock(publish_mutex_, publisher_);
   ThrowIfStopping();
+  published_jobs_.insert(job.id);
   if (job.type == JobType::kPipeline) return LoadPipelineModels(job);
   if (job.type == JobType::kFineTune) StoreFineTuningResult(job);
   const auto error = ErrorOf([&] { PublishJobModel(job); });

@@ -11,8 +11,11 @@
 namespace tandem::server {
 
 void App::StartResponses(std::filesystem::path data_dir) {
-  responses_ = std::make_unique<ResponseStore>(ResponseStore::Options{
-      .data_dir = std::move(data_dir), .max_responses = options_.max_responses});
+  responses_ = std::make_unique<ResponseStore>(
+      ResponseStore::Options{.data_dir = std::move(data_dir),
+                             .shared = options_.database,
+                             .replica = replica_,
+                             .max_responses = options_.max_responses});
   context_.responses = responses_.get();
 }
 

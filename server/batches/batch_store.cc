@@ -7,6 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "server/batches/batch_json.h"
+#include "server/database/lease.h"
 
 namespace tandem::server {
 namespace {
@@ -16,7 +17,10 @@ constexpr int64_t kMaxUnfinished = 200;
 
 }  // namespace
 
-BatchStore::BatchStore(const std::filesystem::path& data_dir) : database_(data_dir / "tandem.db") {
+BatchStore::BatchStore(const std::filesystem::path& data_dir, const DatabaseSource& shared,
+                       std::string replica)
+    : replica_(shared.is_shared() ? std::optional(std::move(replica)) : std::nullopt),
+      database_(InDataDir(shared, data_dir)) {
   const std::lock_guard lock(mutex_);
   for (const Batch& batch : UnfinishedLocked()) input_ids_[batch.id] = batch.input_file_id;
 }
@@ -33,8 +37,8 @@ Batch BatchStore::Read(Query& row) const {
 void BatchStore::Insert(const Batch& batch) {
   const std::lock_guard lock(mutex_);
   {
-    Query query =
-        database_.Prepare("SELECT count(*) FROM batches WHERE is_finished = 0 AND owner IS ?");
+    Query query = database_.Prepare(
+        "SELECT count(*) FROM batches WHERE is_finished = 0 AND owner IS NOT DISTINCT FROM ?");
     query.Bind(batch.owner);
     if (query.Next() && query.Int() >= kMaxUnfinished) {
       throw Error(ErrorCode::kResourceExhausted,
@@ -44,9 +48,10 @@ void BatchStore::Insert(const Batch& batch) {
     }
   }
   const std::string record = StoredBatch(batch);
-  Query query =
-      database_.Prepare("INSERT INTO batches (id, owner, is_finished, record) VALUES (?, ?, 0, ?)");
+  Query query = database_.Prepare(
+      "INSERT INTO batches (id, owner, is_finished, record, replica) VALUES (?, ?, 0, ?, ?)");
   query.Bind(std::string_view(batch.id)).Bind(batch.owner).Bind(std::string_view(record));
+  query.Bind(std::optional<std::string_view>(replica_));
   query.Next();
   input_ids_[batch.id] = batch.input_file_id;
 }
@@ -102,14 +107,43 @@ std::vector<Batch> BatchStore::Unfinished() {
   return UnfinishedLocked();
 }
 
+std::vector<Batch> BatchStore::Adopt() {
+  const std::lock_guard lock(mutex_);
+  if (!replica_) return UnfinishedLocked();
+  std::vector<Batch> adopted;
+  for (Batch& batch : UnfinishedLocked()) {
+    Query query = database_.Prepare(std::string("UPDATE batches SET replica = ?1 WHERE id = ?2 AND "
+                                                "is_finished = 0 AND ") +
+                                    kReplicaIsGone);
+    query.Bind(std::string_view(*replica_)).Bind(std::string_view(batch.id));
+    query.Next();
+    if (database_.changes() == 1) adopted.push_back(std::move(batch));
+  }
+  return adopted;
+}
+
+bool BatchStore::IsOurs(const std::string& id) {
+  if (!replica_) return true;
+  const std::lock_guard lock(mutex_);
+  Query query = database_.Prepare("SELECT replica FROM batches WHERE id = ?");
+  query.Bind(std::string_view(id));
+  return query.Next() && query.TextOrNull() == replica_;
+}
+
 bool BatchStore::UsesFile(const std::string& file_id) {
   const std::lock_guard lock(mutex_);
+  if (replica_) {
+    const std::vector<Batch> unfinished = UnfinishedLocked();
+    return std::any_of(unfinished.begin(), unfinished.end(),
+                       [&](const Batch& batch) { return batch.input_file_id == file_id; });
+  }
   return std::any_of(input_ids_.begin(), input_ids_.end(),
                      [&](const auto& of) { return of.second == file_id; });
 }
 
 Batch BatchStore::Update(const std::string& id, const std::function<void(Batch&)>& change) {
   const std::lock_guard lock(mutex_);
+  Transaction transaction(database_, "batches");
   std::optional<Batch> batch = FindLocked(id);
   TANDEM_CHECK(batch.has_value());
   if (IsTerminal(batch->status)) return std::move(*batch);
@@ -119,6 +153,7 @@ Batch BatchStore::Update(const std::string& id, const std::function<void(Batch&)
   query.Bind(static_cast<int64_t>(IsTerminal(batch->status)));
   query.Bind(std::string_view(record)).Bind(std::string_view(id));
   query.Next();
+  transaction.Commit();
   if (IsTerminal(batch->status)) {
     progress_.erase(id);
     input_ids_.erase(id);

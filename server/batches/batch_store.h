@@ -19,12 +19,16 @@ struct BatchPage {
   bool has_more = false;
 };
 
-// The table of batches, in DATA_DIR/tandem.db. Any thread. Methods throw kIo for a disk error and
-// kUnavailable (insufficient_storage) for a full disk. Locks are taken in the order files, batches.
+// The table of batches. Any thread. Methods throw as Database. Locks are taken in the order files,
+// batches.
+//
+// A batch of a shared database belongs to the replica that has made it, and after its end to
+// whichever replica adopts it.
 class BatchStore {
  public:
   // REQUIRES: the directory is locked (JobStore).
-  explicit BatchStore(const std::filesystem::path& data_dir);
+  explicit BatchStore(const std::filesystem::path& data_dir, const DatabaseSource& shared = {},
+                      std::string replica = {});
 
   // On disk at return. Throws kResourceExhausted if the owner has too many unfinished batches.
   // REQUIRES: the id is new.
@@ -35,6 +39,12 @@ class BatchStore {
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
   // Batches without a terminal status, oldest first.
   std::vector<Batch> Unfinished();
+  // Of those, the ones of replicas that have ended; they belong to this one now. Without replicas:
+  // as Unfinished.
+  std::vector<Batch> Adopt();
+  // Whether this replica, and no other, works on the batch.
+  bool IsOurs(const std::string& id);
+  bool is_shared() const { return replica_.has_value(); }
   // Whether an unfinished batch reads the file.
   bool UsesFile(const std::string& file_id);
 
@@ -56,7 +66,8 @@ class BatchStore {
   Batch Read(Query& row) const;
   std::vector<Batch> UnfinishedLocked();
 
-  std::mutex mutex_;  // guards the rest
+  const std::optional<std::string> replica_;  // unset: no replicas
+  std::mutex mutex_;                          // guards the rest
   Database database_;
   std::map<std::string, Progress> progress_;      // of running batches
   std::map<std::string, std::string> input_ids_;  // of unfinished batches

@@ -52,13 +52,14 @@ Batches::Batches(Options options, BatchStore& store, FileStore& files, const Rou
       check_pool_({.n_threads = 1, .max_queued = kMaxTasks, .name = "batch-check"}),
       run_pool_({.n_threads = kRunThreads, .max_queued = kMaxTasks, .name = "batch"}) {
   RemoveLeftovers();
-  for (const Batch& batch : store_.Unfinished()) Post(batch, Pool::kCheck);
+  for (const Batch& batch : store_.Adopt()) Post(batch, Pool::kCheck);
 }
 
 Batches::~Batches() { Stop(); }
 
 // Removes the results of batches that had ended when the server was killed.
 void Batches::RemoveLeftovers() {
+  if (store_.is_shared()) return;  // another replica may be about to end one
   std::set<std::string> unfinished;
   for (const Batch& batch : store_.Unfinished()) unfinished.insert(batch.id + kResultsSuffix);
   for (const auto& entry : std::filesystem::directory_iterator(environment_.dir)) {
@@ -66,6 +67,17 @@ void Batches::RemoveLeftovers() {
     if (!name.starts_with("batch_") || !name.ends_with(kResultsSuffix)) continue;
     std::error_code ignored;
     if (!unfinished.contains(name)) std::filesystem::remove(entry.path(), ignored);
+  }
+}
+
+void Batches::OnStoreChanged() {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [id, mailbox] : claimed_) mailbox->Post({});
+  }
+  for (const Batch& batch : store_.Adopt()) {
+    LogEvent(spdlog::level::info, "batch_adopted", {{"batch", batch.id}});
+    Post(batch, Pool::kCheck);
   }
 }
 
@@ -170,6 +182,7 @@ void Batches::Fail(const std::string& id, const Error& error) {
 
 std::optional<Batch> Batches::WorkOn(const std::string& id, Pool pool,
                                      const std::shared_ptr<BatchMailbox>& mailbox) {
+  if (!store_.IsOurs(id)) return std::nullopt;
   std::optional<Batch> batch = store_.Find(id);
   if (!batch || IsTerminal(batch->status)) return std::nullopt;
   if (batch->status == BatchStatus::kValidating && !batch->outcome) {

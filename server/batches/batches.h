@@ -51,6 +51,10 @@ class Batches {
   // batch exists.
   Batch Cancel(const std::string& id);
 
+  // For replicas: call it when another one has changed batches, and every few seconds. Continues
+  // the batches of replicas that have ended.
+  void OnStoreChanged();
+
   // Cancels the lines in flight and joins the threads; results stay, and the next start resumes.
   void Stop();
 

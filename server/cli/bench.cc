@@ -10,6 +10,7 @@
 #include "bench/load_generator.h"
 #include "bench/make_model.h"
 #include "bench/mlp_bench.h"
+#include "bench/objects_bench.h"
 #include "bench/optimizer_bench.h"
 #include "bench/orbax_bench.h"
 #include "bench/sample_bench.h"
@@ -310,6 +311,27 @@ void AddOrbaxBench(CLI::App& command, int& exit_code) {
   });
 }
 
+void AddObjectsBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::ObjectsBenchOptions>();
+  command.add_option("url", options->url, "s3:// or gs:// URL below which files are written")
+      ->required();
+  command.add_option("--dir", options->dir, "directory for the files")->required();
+  command.add_option("--file-mib", options->file_mib, "size of a file, in MiB")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--files", options->files, "number of files")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  command.add_option("--connections", options->connections, "number of connections")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.callback(
+      [options, &exit_code] { exit_code = bench::RunObjectsBench(std::cout, *options); });
+}
+
 void AddSide(CLI::App& command, bench::LoadOptions::Side& side, bool is_peer) {
   const std::string prefix = is_peer ? "--peer-" : "--";
   const std::string whose = is_peer ? " of the peer" : "";
@@ -485,6 +507,9 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddOrbaxBench(*command.add_subcommand(
                     "orbax", "MaxText checkpoint import, compared with decompression alone"),
                 exit_code);
+  AddObjectsBench(
+      *command.add_subcommand("objects", "uploads to an object store, and fetches from it"),
+      exit_code);
   AddTrainBench(
       *command.add_subcommand("train", "training steps, optionally compared with another program"),
       exit_code);

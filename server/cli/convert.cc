@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "config/app_config.h"
 #include "convert/formats/check_spec.h"
+#include "convert/formats/formats.h"
 #include "convert/formats/maxtext/maxtext_map.h"
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
@@ -18,9 +20,14 @@
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
+#include "engine/objects/fetched_path.h"
+#include "engine/objects/object_url.h"
 #include "server/cli/convert_verb.h"
 #include "server/cli/job_child.h"
+#include "server/cli/maxtext_words.h"
 #include "server/cli/model_options.h"
+#include "server/cli/spec_paths.h"
+#include "server/cli/stores/stored_target.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
@@ -32,6 +39,7 @@ constexpr size_t kMaxSpecBytes = 1 << 20;
 
 struct ConvertFlags {
   std::string source;
+  std::vector<std::string> words;  // of MaxText's to_maxtext
   std::string base;
   std::string target;
   convert::ConvertSpec spec;
@@ -53,6 +61,26 @@ convert::ConvertResult Run(const convert::ConvertSpec& spec, const JobContext& c
   return convert::Convert(spec, context, ops);
 }
 
+// Fetches objects that the spec names. `stored` receives a target on an object store, whose local
+// path the result has.
+convert::ConvertSpec WithLocalPaths(const convert::ConvertSpec& spec, std::stop_token stop,
+                                    std::optional<StoredTarget>& stored) {
+  convert::ConvertSpec local = spec;
+  if (const auto url = engine::ParseObjectUrl(spec.target.string())) {
+    const convert::Format* const format = convert::FindFormat(spec.format);
+    const bool is_file = format != nullptr && format->IsFile();
+    stored.emplace(*url, is_file, spec.overwrite, CacheDir(), stop);
+    local.target = stored->local();
+    local.overwrite = true;  // a local output without its upload is of a killed command
+  }
+  for (fs::path* const path : {&local.source, &local.base}) {
+    const auto url = engine::ParseObjectUrl(path->string());
+    if (!url) continue;
+    *path = engine::FetchObjectPath(*url, engine::ObjectOptionsFromEnvironment(*url), stop);
+  }
+  return local;
+}
+
 }  // namespace
 
 int ConvertAndPrint(const convert::ConvertSpec& spec, int threads, const ProgressFlags& progress) {
@@ -68,9 +96,13 @@ int ConvertAndPrint(const convert::ConvertSpec& spec, int threads, const Progres
   };
   context.cache_dir = CacheDir();
   context.stop = stop.token();
-  const convert::ConvertResult result = Run(spec, context, threads);
+  std::optional<StoredTarget> stored;
+  const convert::ConvertSpec local = WithLocalPaths(spec, context.stop, stored);
+  const convert::ConvertResult result = Run(local, context, threads);
+  if (stored) stored->Publish();
   shown.reset();
-  const auto json = nlohmann::ordered_json::parse(convert::ConvertResultJson(result));
+  auto json = nlohmann::ordered_json::parse(convert::ConvertResultJson(result));
+  if (stored) json["url"] = spec.target.string();
   std::printf("%s\n", json.dump(2).c_str());
   return 0;
 }
@@ -102,8 +134,13 @@ void AddConvert(CLI::App& command, int& exit_code) {
   command.add_option(
       "source", flags->source,
       "model: Hugging Face directory, Tandem or MaxText (Orbax) checkpoint, GGUF or llama2.c file; "
-      "or directory of a PEFT adapter, with --base. The format is detected from the files");
-  command.add_option("target", flags->target, "directory or file to create");
+      "or directory of a PEFT adapter, with --base. The format is detected from the files. Also "
+      "s3:// and gs:// URLs");
+  command.add_option("target", flags->target,
+                     "directory or file to create, or its s3:// or gs:// URL");
+  command.add_option("words", flags->words,
+                     "key=value words of MaxText's to_maxtext may replace SOURCE and TARGET: "
+                     "hf_model_path=DIR base_output_directory=DIR scan_layers=true …");
   command.add_option("--to", flags->spec.format, "format of the target: " + convert::FormatNames())
       ->capture_default_str();
   command.add_option("--base", flags->base,
@@ -178,10 +215,21 @@ void AddConvert(CLI::App& command, int& exit_code) {
       exit_code = ConvertJob(*flags);
       return;
     }
+    std::vector<std::string> words = {flags->source, flags->target};
+    words.insert(words.end(), flags->words.begin(), flags->words.end());
+    if (HasMaxTextWords(words)) {
+      const std::string note = ReadMaxTextWords(words, &flags->spec);
+      if (!note.empty()) std::fprintf(stderr, "note: %s\n", note.c_str());
+      flags->source = flags->spec.source.string();
+      flags->target = flags->spec.target.string();
+    } else if (!flags->words.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "convert: " + flags->words.front() + " is one argument too many");
+    }
     if (flags->source.empty() || flags->target.empty()) {
       throw Error(ErrorCode::kInvalidArgument, "convert: name SOURCE and TARGET, or --job DIR");
     }
-    flags->spec.source = flags->source;
+    flags->spec.source = NewestCheckpointIn(flags->source);
     flags->spec.base = flags->base;
     flags->spec.target = flags->target;
     // Drop a trailing slash, because "out/" has no filename.

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "config/embedded_models.h"
@@ -19,6 +21,41 @@
 namespace tandem::server {
 namespace {
 
+namespace fs = std::filesystem;
+
+// The entries of a folder of /sys or /proc whose name is `prefix` and a number.
+int CountNumbered(const fs::path& folder, const std::string& prefix) {
+  int count = 0;
+  std::error_code absent;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, absent)) {
+    const std::string name = entry.path().filename().string();
+    const bool numbered = name.starts_with(prefix) && name.size() > prefix.size() &&
+                          name.find_first_not_of("0123456789", prefix.size()) == std::string::npos;
+    if (numbered) ++count;
+  }
+  return count;
+}
+
+std::string CountedNodes() {
+  const int nodes = CountNumbered("/sys/devices/system/node", "node");
+  if (nodes == 0) return "unknown";
+  return std::to_string(nodes) +
+         (nodes > 1 ? "; bind the process to one of them (numactl --cpunodebind --membind)" : "");
+}
+
+std::string FoundGpus() {
+  std::error_code absent;
+  int nvidia = 0;
+  for ([[maybe_unused]] const fs::directory_entry& gpu :
+       fs::directory_iterator("/proc/driver/nvidia/gpus", absent)) {
+    ++nvidia;
+  }
+  const int rendering = CountNumbered("/sys/class/drm", "renderD");
+  if (nvidia + rendering == 0) return "none found";
+  return std::to_string(nvidia) + " with NVIDIA's driver, " + std::to_string(rendering) +
+         " render nodes; this program computes on the processor";
+}
+
 void Doctor() {
   std::printf("tandem        %s, commit %s, %s\n", VersionNumber().c_str(), VersionCommit().c_str(),
               VersionBuild().c_str());
@@ -29,6 +66,8 @@ void Doctor() {
     std::printf("memory        %.1f GiB, %.1f GiB free\n", static_cast<double>(info.totalram) * gib,
                 static_cast<double>(info.freeram) * gib);
   }
+  std::printf("numa nodes    %s\n", CountedNodes().c_str());
+  std::printf("gpus          %s\n", FoundGpus().c_str());
   std::string tables;
   for (const engine::KernelTable* table : engine::RunnableKernelTables()) {
     tables += tables.empty() ? "" : ", ";

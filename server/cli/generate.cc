@@ -140,7 +140,7 @@ void AddGenerate(CLI::App& command, int& exit_code) {
   command
       .add_option("--model,-m", flags->model,
                   "model directory, GGUF or llama2.c file, embedded name, or "
-                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] at the hub")
+                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] at the hub, s3:// or gs:// URL")
       ->capture_default_str();
   AddModelFlags(command, flags->options);
   auto* prompt = command.add_option("--prompt,-p", flags->prompt, "text to continue");

@@ -25,7 +25,9 @@ using Json = nlohmann::ordered_json;
 
 struct KeysFlags {
   std::string data_dir;
+  std::string keys_db;
   std::string database;
+  std::string password_file;
   bool json = false;
   std::string name;
   std::vector<std::string> scopes = {"infer"};
@@ -34,7 +36,7 @@ struct KeysFlags {
 };
 
 std::filesystem::path DatabaseOf(const KeysFlags& flags) {
-  if (!flags.database.empty()) return flags.database;
+  if (!flags.keys_db.empty()) return flags.keys_db;
   const std::filesystem::path dir = DataDirOr(flags.data_dir);
   if (dir.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -43,8 +45,15 @@ std::filesystem::path DatabaseOf(const KeysFlags& flags) {
   return dir / "keys.db";
 }
 
+// The database of replicas, unless their keys are in a file.
+std::optional<DatabaseSource> SharedKeys(const KeysFlags& flags) {
+  const DatabaseSource source = SharedDatabase(flags.database, flags.password_file);
+  return source.is_shared() && flags.keys_db.empty() ? std::optional(source) : std::nullopt;
+}
+
 // Only `create` makes a database; a mistyped path must not leave one.
 KeyStore OpenExisting(const KeysFlags& flags) {
+  if (const auto shared = SharedKeys(flags)) return KeyStore(*shared);
   const std::filesystem::path file = DatabaseOf(flags);
   std::error_code error;
   if (!std::filesystem::exists(file, error)) {
@@ -53,6 +62,11 @@ KeyStore OpenExisting(const KeysFlags& flags) {
                                           "or --api-keys-db");
   }
   return KeyStore(file);
+}
+
+KeyStore OpenOrCreate(const KeysFlags& flags) {
+  if (const auto shared = SharedKeys(flags)) return KeyStore(*shared);
+  return KeyStore(DatabaseOf(flags));
 }
 
 std::string TimeText(const std::optional<int64_t>& time) {
@@ -115,7 +129,7 @@ int CreateKey(const KeysFlags& flags) {
     }
     about.expires_after_s = std::max<int64_t>(1, static_cast<int64_t>(days * kSecondsPerDay));
   }
-  KeyStore store(DatabaseOf(flags));
+  KeyStore store = OpenOrCreate(flags);
   const CreatedKey created = store.Create(about);
   const KeyRecord& record = created.record;
   if (flags.json) {
@@ -164,9 +178,14 @@ CLI::App& AddKeysVerb(CLI::App& command, const char* name, const char* descripti
   verb.add_option("--data-dir", flags->data_dir, "the server's data directory, with keys.db")
       ->type_name("DIR")
       ->default_str("~/.local/share/tandem");
-  verb.add_option("--api-keys-db", flags->database, "the database, as given to the server")
+  verb.add_option("--api-keys-db", flags->keys_db, "the database, as given to the server")
       ->type_name("FILE")
       ->default_str("DATA_DIR/keys.db");
+  verb.add_option("--database", flags->database, "the database of replicas, as given to them")
+      ->type_name("URL");
+  verb.add_option("--database-password-file", flags->password_file,
+                  "file with its password; default: PGPASSWORD or ~/.pgpass")
+      ->type_name("FILE");
   verb.add_flag("--json", flags->json, "print JSON");
   verb.callback([flags, run, &exit_code] {
     ConfigureLog("warn", LogFormat::kText);

@@ -16,6 +16,7 @@
 #include "engine/hub/pull.h"
 #include "engine/hub/reference.h"
 #include "engine/io/atomic_write.h"
+#include "engine/objects/fetched_path.h"
 #include "server/cli/job_child.h"
 #include "server/cli/model_options.h"
 #include "server/cli/progress/shown_progress.h"
@@ -127,7 +128,7 @@ ordered_json Summary(const PipelineSpec& spec, const fs::path& dir,
 int Run(const PipelineFlags& flags) {
   const PipelineSpec spec = Load(flags);
   PipelineOptions options = OptionsOf(flags, spec);
-  options.find = {[](const std::string& path) { return engine::PulledPath(path); }, FindSpecPaths};
+  options.find = {[](const std::string& path) { return engine::FetchedPath(path); }, FindSpecPaths};
   // With --json, standard output holds only the summary.
   std::FILE* const lines = flags.json ? stderr : stdout;
   const StopOnSignal stop;

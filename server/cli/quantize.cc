@@ -149,7 +149,7 @@ void AddQuantize(CLI::App& command, int& exit_code) {
   command
       .add_option("--model,-m", flags->model,
                   "model directory, GGUF or llama2.c file, embedded name, or "
-                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] at the hub")
+                  "ORG/NAME[@REVISION][:FILE.gguf or :TAG] at the hub, s3:// or gs:// URL")
       ->capture_default_str();
   command
       .add_option("--dtype", flags->dtype,

@@ -27,6 +27,7 @@
 #include "server/cli/model_options.h"
 #include "server/cli/progress/shown_progress.h"
 #include "server/cli/verbs.h"
+#include "server/launch/job_runners.h"
 #include "server/terminal/terminal.h"
 
 namespace tandem::server {
@@ -138,6 +139,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
                                                                  : ReasoningParser::kAuto;
   options.tool_parser = config.tool_parser;
   options.drain_timeout = Milliseconds(config.drain_timeout);
+  options.drain_delay = Milliseconds(config.drain_delay);
   options.request_timeout = Milliseconds(config.request_timeout);
   options.queue_timeout = Milliseconds(config.queue_timeout);
   options.max_queue_per_key = config.max_queue_per_key;
@@ -146,6 +148,13 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.share_prefix_cache = config.share_prefix_cache;
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir = DataDirOr(config.data_dir);
+  options.database = SharedDatabase(config.database, config.database_password_file);
+  options.jobs.runner = MakeJobRunner(config.jobs_on, config.jobs_program, config.jobs_option);
+  if (options.jobs.runner) {
+    // The scheduler of the cluster decides how many jobs run at once.
+    options.jobs.max_running = options.jobs.max_queued;
+    options.jobs.restart_delay = std::chrono::seconds(30);
+  }
   options.max_file_bytes = config.max_file.n;
   options.max_responses = config.response_store;
   options.model_root = config.model_root;

@@ -10,10 +10,14 @@
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
+#include "engine/objects/object_tree.h"
+#include "engine/objects/object_url.h"
 #include "server/cli/job_child.h"
+#include "server/cli/model_options.h"
 #include "server/cli/progress/shown_progress.h"
 #include "server/cli/rank_guard.h"
 #include "server/cli/spec_paths.h"
+#include "server/cli/stores/run_mirror.h"
 #include "server/cli/train_rank.h"
 #include "server/cli/verbs.h"
 #include "server/jobs/process_lock.h"
@@ -52,16 +56,29 @@ void WriteOutcome(const fs::path& dir, const training::TrainOutcome& outcome) {
   WriteResult(dir, result);
 }
 
-int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir,
-                   const ShownProgress* shown) {
+int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir, const ShownProgress* shown,
+                   RunMirror* mirror = nullptr) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
   engine::RemoveStaleTemporaries(dir);  // left by a killed run
   const OpenJob job(dir, shown);
 
-  const training::TrainOutcome outcome = training::RunTraining(spec, job.context());
-  if (outcome.status == training::TrainOutcome::Status::kStopped) return kExitTryAgain;
-  WriteOutcome(dir, outcome);
-  return 0;
+  if (mirror != nullptr) mirror->Restore(job.context().stop);
+  const JobContext context = mirror == nullptr ? job.context() : mirror->Watch(job.context());
+  const training::TrainOutcome outcome = training::RunTraining(spec, context);
+  const bool is_stopped = outcome.status == training::TrainOutcome::Status::kStopped;
+  if (!is_stopped) WriteOutcome(dir, outcome);
+  if (mirror != nullptr) mirror->Finish();
+  return is_stopped ? kExitTryAgain : 0;
+}
+
+// The local directory of a run on an object store. Its name holds the whole URL.
+fs::path LocalBaseOf(const engine::ObjectUrl& url) {
+  const fs::path cache = CacheDir();
+  if (cache.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "no folder for the run before its upload: set XDG_CACHE_HOME or HOME");
+  }
+  return cache / "runs" / (url.kind == engine::StoreKind::kS3 ? "s3" : "gs") / url.bucket / url.key;
 }
 
 training::TrainSpec LoadSpec(const TrainFlags& flags) {
@@ -78,6 +95,11 @@ int TrainLaunched(const TrainFlags& flags, const training::LaunchedRank& launche
   std::optional<ShownProgress> shown;
   if (launched.rank == 0) shown.emplace(flags.progress);
   const training::TrainSpec spec = LoadSpec(flags);
+  if (engine::ParseObjectUrl(spec.base_output_directory.string())) {
+    throw Error(ErrorCode::kUnsupported,
+                "base_output_directory: several ranks cannot write to an object store yet: name a "
+                "directory that all hosts share");
+  }
   return TrainAsRank(
       spec, launched, shown ? &*shown : nullptr,
       [&](const training::TrainOutcome& outcome) { WriteOutcome(spec.run_dir(), outcome); });
@@ -89,7 +111,20 @@ int TrainSpecFile(const TrainFlags& flags) {
   if (launched) return TrainLaunched(flags, *launched);
   ConfigureLog("info", LogFormat::kText);
   const ShownProgress shown(flags.progress);
-  const training::TrainSpec spec = LoadSpec(flags);
+  training::TrainSpec spec = LoadSpec(flags);
+  const auto base = engine::ParseObjectUrl(spec.base_output_directory.string());
+  if (base) {
+    const engine::ObjectUrl run = *base / spec.run_name;
+    if (!engine::IsSafeObjectName(run.key)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "base_output_directory and run_name: " + run.Text() + " cannot name a run");
+    }
+    spec.base_output_directory = LocalBaseOf(*base);
+    MakeDirectories(spec.run_dir());
+    const UniqueFd lock = LockRunDirectory(spec.run_dir());
+    RunMirror mirror(run, spec.run_dir(), spec.checkpoint.keep);
+    return RunInDirectory(spec, spec.run_dir(), &shown, &mirror);
+  }
   MakeDirectories(spec.run_dir());
   const UniqueFd lock = LockRunDirectory(spec.run_dir());
   return RunInDirectory(spec, spec.run_dir(), &shown);

@@ -27,6 +27,8 @@ constexpr Verb kVerbs[] = {
     {"convert", "write a model in another format, merge an adapter into it, or extract an adapter",
      AddConvert},
     {"pipeline", "run jobs that depend on each other: convert, train, export, serve", AddPipeline},
+    {"deploy", "render the files of a deployment, and find secrets in a directory", AddDeploy},
+    {"launch", "run a training spec or a server's job on other machines", AddLaunch},
     {"tokenizer", "train a tokenizer, or encode and decode text with one", AddTokenizer},
     {"doctor", "report the cores, memory, kernels and limits of this machine", AddDoctor},
     {"bench", "measure this machine and the program's speed on it", AddBench},

@@ -39,6 +39,9 @@ void AddData(CLI::App& command, int& exit_code);
 void AddPlan(CLI::App& command, int& exit_code);
 void AddConvert(CLI::App& command, int& exit_code);
 void AddPipeline(CLI::App& command, int& exit_code);
+// The next two are in server/cli/deploy.
+void AddDeploy(CLI::App& command, int& exit_code);
+void AddLaunch(CLI::App& command, int& exit_code);
 void AddQuantize(CLI::App& command, int& exit_code);
 void AddTokenizer(CLI::App& command, int& exit_code);
 void AddDoctor(CLI::App& command, int& exit_code);

@@ -28,6 +28,7 @@ constexpr std::string_view kDeletedSuffix = ".deleted";
 constexpr const char* kUnknownDir = "unknown";
 constexpr size_t kMaxNameBytes = 255;
 constexpr int kThreads = 2;
+constexpr std::chrono::hours kInWork{1};  // the longest work of another replica on one entry
 // Each connection has at most one task here, so connection limits bound the queue.
 constexpr size_t kMaxTasks = 1 << 20;
 
@@ -130,7 +131,7 @@ std::string FileStore::NewId() {
 FileStore::FileStore(Options options)
     : options_(std::move(options)),
       dir_(MakeFilesDir(options_.data_dir)),
-      database_(options_.data_dir / "tandem.db"),
+      database_(InDataDir(options_.shared, options_.data_dir)),
       threads_({.n_threads = kThreads, .max_queued = kMaxTasks, .name = "tandem-file"}) {
   const std::lock_guard lock(mutex_);
   Recover();
@@ -151,7 +152,7 @@ void FileStore::Recover() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
     std::string name = entry.path().filename();
-    if (name.starts_with(kIdPrefix)) names.push_back(std::move(name));
+    if (name.starts_with(kIdPrefix) && !MayBeInWork(name)) names.push_back(std::move(name));
   }
   std::set<std::string> without_bytes;
   {
@@ -175,8 +176,16 @@ void FileStore::Recover() {
     }
   }
   for (const std::string& id : without_bytes) {
+    if (std::filesystem::exists(PathOf(id))) continue;  // young
     spdlog::warn("file_bytes_missing id={} path={}", id, PathOf(id).string());
   }
+}
+
+bool FileStore::MayBeInWork(const std::string& name) const {
+  if (!options_.shared.is_shared()) return false;
+  std::error_code error;
+  const auto written = std::filesystem::last_write_time(dir_ / name, error);
+  return error || written > std::filesystem::file_time_type::clock::now() - kInWork;
 }
 
 // Moves a file that the table does not list to files/unknown/, under an unused name.
@@ -276,7 +285,7 @@ FilePage FileStore::List(const FileFilter& filter) {
       "(?5 IS NULL OR owner IS NULL OR owner = ?5) ORDER BY seq " +
       (filter.oldest_first ? "ASC" : "DESC") + " LIMIT ?4");
   query.Bind(beyond);
-  filter.purpose ? query.Bind(std::string_view(*filter.purpose)) : query.BindNull();
+  query.Bind(std::optional<std::string_view>(filter.purpose));
   // One extra row tells whether more exist.
   query.Bind(Now()).Bind(static_cast<int64_t>(filter.limit + tombstones_.size()) + 1);
   query.Bind(filter.viewer);
@@ -332,8 +341,16 @@ bool FileStore::ForgetRow(const std::string& id) {
   return !error;
 }
 
+// Keeps other replicas from deleting files. Null without replicas: the lock of this store does, and
+// an open transaction would stop the writes of `use` in a SQLite file.
+std::unique_ptr<Transaction> FileStore::HoldFiles() {
+  if (!options_.shared.is_shared()) return nullptr;
+  return std::make_unique<Transaction>(database_, "files");
+}
+
 void FileStore::Delete(const std::string& id) {
   const std::lock_guard lock(mutex_);
+  const auto transaction = HoldFiles();
   // The database may have space again.
   for (const std::string& kept : std::set<std::string>(tombstones_)) FinishRemoval(kept);
   Require(id);
@@ -346,6 +363,7 @@ void FileStore::Delete(const std::string& id) {
   if (const std::error_code error = Remove(id)) {
     throw Error(ErrorCode::kIo, "could not delete " + PathOf(id).string() + ": " + error.message());
   }
+  if (transaction) transaction->Commit();
   spdlog::info("file_deleted id={}", id);
 }
 
@@ -385,8 +403,10 @@ void FileStore::RemoveExpired() {
 
 void FileStore::Use(const std::vector<std::string>& ids, const std::function<void()>& use) {
   const std::lock_guard lock(mutex_);
+  const auto transaction = HoldFiles();
   for (const std::string& id : ids) Require(id);
   use();
+  if (transaction) transaction->Commit();
 }
 
 FileStore::Opened FileStore::Open(const std::string& id) {

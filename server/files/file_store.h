@@ -54,18 +54,20 @@ struct FilePage {
 // of UTF-8. nullopt if the result is empty, "." or "..".
 std::optional<std::string> SafeFileName(std::string_view name);
 
-// The uploaded files: bytes in DATA_DIR/files under our ids, and a table in DATA_DIR/tandem.db. Any
-// thread. Locks are taken in the order files, jobs.
+// The uploaded files: bytes in DATA_DIR/files under our ids, and a table of the server's database.
+// Any thread. Locks are taken in the order files, jobs.
 //
 // Add() syncs the bytes before the table lists the file. Delete() renames the bytes to
 // `ID.deleted`, which decides the deletion and needs no disk space; the row follows. The
 // constructor finishes deletions and removes the unfinished uploads (`ID.part`) of a killed server.
 // It moves files that the table does not list to files/unknown/ and never deletes them: the
-// database may be new or restored from a backup.
+// database may be new or restored from a backup. Replicas do all this only to entries that are
+// older than an hour, since another replica may work on younger ones.
 class FileStore {
  public:
   struct Options {
     std::filesystem::path data_dir;  // must exist and be locked (JobStore)
+    DatabaseSource shared = {};      // of replicas, with data_dir; instead of a file in it
     int64_t max_file_bytes = int64_t{512} << 20;
     std::function<int64_t()> now = {};  // seconds since 1970; empty: the system's clock
     // Whether a job still needs the file; called with the store's lock held. Empty: no file is
@@ -124,6 +126,8 @@ class FileStore {
   void RemoveExpired();
   void Recover();
   void SetAside(const std::string& name);
+  std::unique_ptr<Transaction> HoldFiles();
+  bool MayBeInWork(const std::string& name) const;
 
   std::filesystem::path TombstoneOf(const std::string& id) const;
 

@@ -116,6 +116,21 @@ GenerationTally::About AboutOf(const ServedModel& model,
   return about;
 }
 
+// Names the beginning of a prompt, for routers: requests with the same key share cached prefixes,
+// and the turns of a conversation keep theirs. Tokens, so that every API gives the same key.
+std::string PrefixKey(const ServedModel& model, const engine::GenerationRequest& request) {
+  constexpr size_t kTokens = 64;
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
+  for (const char c : model.id) add(static_cast<unsigned char>(c));
+  add(request.prefix_tenant);
+  const size_t n = std::min(kTokens, request.prompt.size());
+  for (size_t i = 0; i < n; ++i) add(static_cast<uint64_t>(request.prompt[i]));
+  std::string key(16, '0');
+  for (size_t i = 0; i < key.size(); ++i) key[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
+  return key;
+}
+
 // Moves the request from its admission slot to the engine's queue, all prompts or none. Holds
 // Admission's lock meanwhile, so the work here must not grow with the prompt's length.
 std::vector<RequestId> Submit(const HandlerContext& context, engine::Engine& engine,
@@ -188,6 +203,7 @@ void Run(const HandlerContext& context, const std::shared_ptr<const ServedModel>
           if (!is_passed_on) kept_writer->GiveUp();
         });
   }
+  if (!requests.empty()) writer.AddHeader("x-prefix-key", PrefixKey(*model, requests[0]));
   context.admission->ChargeTokens(request.client, charged_tokens, writer);
   const std::vector<RequestId> ids = UndoOnFailure(
       [&] {

@@ -62,6 +62,7 @@ void ForgetModel(JobSupervisor& jobs, ModelRegistry& models, const std::string& 
   for (const Job& job : makers) {
     WriteJobFile(job.dir / kModelDeletedFile, "");
     if (job.type == JobType::kFineTune) DeleteFineTuningCheckpoints(jobs, models, job);
+    jobs.Touch(job.id);
   }
 }
 

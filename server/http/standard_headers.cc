@@ -189,7 +189,7 @@ void AddStandardHeaders(const HttpOptions& options, const Request& request, Resp
   if (!origin.empty()) {
     AddMissing(response, "access-control-allow-origin", origin);
     AddMissing(response, "access-control-expose-headers",
-               "x-request-id, openai-processing-ms, retry-after, x-ignored-params");
+               "x-request-id, openai-processing-ms, retry-after, x-ignored-params, x-prefix-key");
   }
 }
 

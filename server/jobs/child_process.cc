@@ -127,7 +127,10 @@ std::vector<char*> ChildEnvironment() {
   std::vector<char*> out;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;
-    if (text.starts_with("TANDEM_API_KEY=") || text.starts_with("TANDEM_ADMIN_KEY=")) continue;
+    if (text.starts_with("TANDEM_API_KEY=") || text.starts_with("TANDEM_ADMIN_KEY=") ||
+        text.starts_with("PGPASSWORD=")) {
+      continue;
+    }
     out.push_back(*entry);
   }
   out.push_back(nullptr);

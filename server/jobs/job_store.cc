@@ -11,12 +11,17 @@
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "server/database/database.h"
+#include "server/database/lease.h"
 #include "server/database/owner_only.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/process_lock.h"
 
 namespace tandem::server {
 namespace {
+
+// A server that is killed is replaced within kLease + kLeaseInterval.
+constexpr std::chrono::milliseconds kLease{6000};
+constexpr std::chrono::milliseconds kLeaseInterval{1500};
 
 constexpr const char* kColumns =
     "id, type, status, created_at, started_at, finished_at, progress, error_message, error_code, "
@@ -77,26 +82,23 @@ void BindStatus(Query& query, const Job& job) { query.Bind(NameOf(job.status)); 
 
 void BindProgress(Query& query, const Job& job) {
   query.Bind(job.started_at).Bind(job.finished_at).Bind(job.progress);
-  if (job.error) {
-    query.Bind(std::string_view(job.error->message)).Bind(std::string_view(job.error->code));
-  } else {
-    query.BindNull().BindNull();
-  }
+  const auto of_error = [&](const std::string JobError::*text) {
+    return job.error ? std::optional<std::string_view>((*job.error).*text) : std::nullopt;
+  };
+  query.Bind(of_error(&JobError::message)).Bind(of_error(&JobError::code));
 }
 
 void BindSupervision(Query& query, const JobRecord& record) {
-  if (record.job.result_json) {
-    query.Bind(std::string_view(*record.job.result_json));
-  } else {
-    query.BindNull();
-  }
+  query.Bind(std::optional<std::string_view>(record.job.result_json));
+  std::optional<int64_t> pid;
+  std::optional<int64_t> start_ticks;
+  std::optional<std::string_view> boot_id;
   if (record.process) {
-    query.Bind(int64_t{record.process->pid})
-        .Bind(static_cast<int64_t>(record.process->start_ticks))
-        .Bind(std::string_view(record.process->boot_id));
-  } else {
-    query.BindNull().BindNull().BindNull();
+    pid = record.process->pid;
+    start_ticks = static_cast<int64_t>(record.process->start_ticks);
+    boot_id = record.process->boot_id;
   }
+  query.Bind(pid).Bind(start_ticks).Bind(boot_id);
   query.Bind(static_cast<int64_t>(record.wish))
       .Bind(int64_t{record.restarts})
       .Bind(record.events_offset);
@@ -124,18 +126,30 @@ bool IsJobDirEntry(std::string_view name) {
 
 }  // namespace
 
-JobStore JobStore::Open(const std::filesystem::path& data_dir) {
+JobStore JobStore::Open(const std::filesystem::path& data_dir, const DatabaseSource& shared,
+                        const std::string& replica) {
   const std::filesystem::path jobs_dir = data_dir / "jobs";
   MakeForOwner(data_dir);
+  const std::string what = "data directory " + data_dir.string();
   UniqueFd lock =
-      LockForThisProcess(data_dir / "lock", "data directory " + data_dir.string(),
-                         "stop that server, or choose another --data-dir", WithoutLocks::kRefuse);
-  auto database = std::make_unique<Database>(data_dir / "tandem.db");
+      shared.is_shared()
+          ? LockForReplicas(data_dir / "lock", what)
+          : LockForThisProcess(data_dir / "lock", what,
+                               "stop that server, or choose another --data-dir; servers with the "
+                               "same --database can share one",
+                               WithoutLocks::kRefuse);
+  auto database = std::make_unique<Database>(InDataDir(shared, data_dir));
   MakeForOwner(jobs_dir);
   // After the lock and the database have shown that no other program uses the directory.
   RestrictDirectoryToOwner(data_dir, IsDataDirEntry);
   RestrictDirectoryToOwner(jobs_dir, IsJobDirEntry);
-  return JobStore(data_dir, std::move(lock), std::move(database));
+  JobStore store(data_dir, std::move(lock), std::move(database));
+  if (shared.is_shared()) {
+    TANDEM_CHECK(!replica.empty());
+    store.replica_ = replica;
+    store.lease_ = std::make_unique<Lease>(*store.database_, "jobs", replica);
+  }
+  return store;
 }
 
 JobStore::JobStore(std::filesystem::path data_dir, UniqueFd lock,
@@ -145,6 +159,27 @@ JobStore::JobStore(std::filesystem::path data_dir, UniqueFd lock,
 JobStore::~JobStore() = default;
 JobStore::JobStore(JobStore&&) noexcept = default;
 
+bool JobStore::KeepLease() {
+  if (!lease_) return true;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < lease_due_) return lease_->is_held();
+  lease_due_ = now + kLeaseInterval;
+  return lease_->TakeOrKeep(kLease);
+}
+
+void JobStore::ReleaseLease() {
+  if (lease_) lease_->Release();
+}
+
+JobStore::Change::Change(JobStore& store, By by)
+    : transaction_(std::make_unique<Transaction>(*store.database_, "jobs")) {
+  if (by == By::kSupervisor && store.lease_) store.lease_->Require();
+}
+
+JobStore::Change::~Change() = default;
+
+void JobStore::Change::Commit() { transaction_->Commit(); }
+
 std::filesystem::path JobStore::JobDir(std::string_view id) const {
   return data_dir_ / "jobs" / std::string(id);
 }
@@ -153,14 +188,14 @@ void JobStore::Create(const JobRecord& record) {
   counts_.reset();
   const Job& job = record.job;
   Query query = database_->Prepare("INSERT INTO jobs (" + std::string(kColumns) +
-                                   ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+                                   ", replica) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
   query.Bind(std::string_view(job.id)).Bind(NameOf(job.type));
   BindStatus(query, job);
   query.Bind(job.created_at);
   BindProgress(query, job);
   query.Bind(std::string_view(job.request_json));
   BindSupervision(query, record);
-  query.Bind(job.owner);
+  query.Bind(job.owner).Bind(std::optional<std::string_view>(replica_));
   query.Next();
 }
 
@@ -209,8 +244,8 @@ JobPage JobStore::List(const JobFilter& filter) {
                                    "(?3 IS NULL OR status = ?3) AND (?5 IS NULL OR owner IS NULL "
                                    "OR owner = ?5) ORDER BY seq DESC LIMIT ?4");
   query.Bind(before_seq);
-  filter.type ? query.Bind(NameOf(*filter.type)) : query.BindNull();
-  filter.status ? query.Bind(NameOf(*filter.status)) : query.BindNull();
+  query.Bind(filter.type ? std::optional(NameOf(*filter.type)) : std::nullopt);
+  query.Bind(filter.status ? std::optional(NameOf(*filter.status)) : std::nullopt);
   query.Bind(static_cast<int64_t>(filter.limit) + 1);  // one extra row tells whether more exist
   query.Bind(filter.viewer);
   JobPage page;
@@ -224,17 +259,29 @@ JobPage JobStore::List(const JobFilter& filter) {
   return page;
 }
 
-std::vector<JobRecord> JobStore::WithStatus(JobStatus status) {
-  Query query = database_->Prepare("SELECT " + std::string(kColumns) +
-                                   " FROM jobs WHERE status=? ORDER BY seq");
+std::vector<JobRecord> JobStore::Read(const std::string& condition, JobStatus status) {
+  Query query = database_->Prepare("SELECT " + std::string(kColumns) + " FROM jobs WHERE status=?" +
+                                   condition + " ORDER BY seq");
   query.Bind(NameOf(status));
   std::vector<JobRecord> records;
   while (query.Next()) records.push_back(ReadRecord(query, *this));
   return records;
 }
 
+std::vector<JobRecord> JobStore::WithStatus(JobStatus status) { return Read("", status); }
+
+std::vector<JobRecord> JobStore::LeftWithStatus(JobStatus status) {
+  return Read(std::string(" AND ") + kReplicaIsGone, status);
+}
+
+void JobStore::Touch(std::string_view id) {
+  Query query = database_->Prepare("UPDATE jobs SET progress = progress WHERE id=?");
+  query.Bind(id);
+  query.Next();
+}
+
 const JobCounts& JobStore::Counts() {
-  if (counts_) return *counts_;
+  if (counts_ && !is_shared()) return *counts_;  // other replicas change the table too
   Query query = database_->Prepare("SELECT type, status, COUNT(*) FROM jobs GROUP BY type, status");
   JobCounts counts;
   while (query.Next()) {

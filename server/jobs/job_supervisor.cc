@@ -41,6 +41,8 @@ Error NotActive(const JobRecord& record, std::string_view what) {
 JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSucceeded on_succeeded,
                              OnCancelled on_cancelled)
     : options_(std::move(options)),
+      runner_(options_.runner ? options_.runner
+                              : std::make_shared<LocalJobRunner>(options_.program)),
       on_succeeded_(std::move(on_succeeded)),
       on_cancelled_(std::move(on_cancelled)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
@@ -49,8 +51,7 @@ JobSupervisor::JobSupervisor(JobStore store, JobSupervisorOptions options, OnSuc
       own_(store_) {
   TANDEM_CHECK(options_.max_running > 0);
   if (!wake_) throw Error(ErrorCode::kIo, "could not create an eventfd for the job supervisor");
-  own_.FailLeft();
-  AdoptRunningJobs();
+  Supervises();
   CountJobs();
   thread_ = std::thread([this] { Run(); });
 }
@@ -181,8 +182,9 @@ Job JobSupervisor::Pause(std::string_view id) {
   JobRecord record;
   {
     const std::lock_guard lock(mutex_);
+    JobStore::Change change(store_, JobStore::Change::By::kAnyServer);
     record = FindActive(id);
-    if (own_.Find(record.job.id) != nullptr) {
+    if (VerbFor(record.job.type).empty()) {
       throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id +
                                                       " cannot be paused: it is a " +
                                                       std::string(NameOf(record.job.type)))
@@ -196,6 +198,7 @@ Job JobSupervisor::Pause(std::string_view id) {
       record.job.status = JobStatus::kPaused;
     }
     store_.Update(record);
+    change.Commit();
     changed_.insert(record.job.id);
   }
   spdlog::info("job pause requested id={}", record.job.id);
@@ -207,6 +210,7 @@ Job JobSupervisor::Resume(std::string_view id) {
   JobRecord record;
   {
     const std::lock_guard lock(mutex_);
+    JobStore::Change change(store_, JobStore::Change::By::kAnyServer);
     record = FindActive(id);
     if (record.job.status != JobStatus::kPaused) {
       throw Error(ErrorCode::kFailedPrecondition,
@@ -219,6 +223,7 @@ Job JobSupervisor::Resume(std::string_view id) {
     record.job.status = JobStatus::kQueued;
     record.restarts = 0;
     store_.Update(record);
+    change.Commit();
     changed_.insert(record.job.id);
   }
   spdlog::info("job resumed id={}", record.job.id);
@@ -231,14 +236,21 @@ Job JobSupervisor::Cancel(std::string_view id) {
   std::function<void()> ask_to_end;
   {
     const std::lock_guard lock(mutex_);
+    JobStore::Change change(store_, JobStore::Change::By::kAnyServer);
     record = FindActive(id);
     record.wish = JobWish::kCancel;
     if (own_.Find(record.job.id) != nullptr) {
       ask_to_end = own_.Cancel(record.job.id);
+    } else if (VerbFor(record.job.type).empty()) {
+      throw Error(ErrorCode::kFailedPrecondition, "job " + record.job.id + " is a " +
+                                                      std::string(NameOf(record.job.type)) +
+                                                      " of another replica: cancel it there")
+          .WithReason("unsupported_value");
     } else if (record.job.status != JobStatus::kRunning) {
       EndJob(record, JobStatus::kCancelled);
     }
     store_.Update(record);
+    change.Commit();
     changed_.insert(record.job.id);
   }
   spdlog::info("job cancel requested id={}", record.job.id);
@@ -253,6 +265,19 @@ Job JobSupervisor::Cancel(std::string_view id) {
     return FindRecord(record.job.id).job;
   }
   return record.job;
+}
+
+void JobSupervisor::OnStoreChanged() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_store_changed_ = true;
+  }
+  Wake();
+}
+
+void JobSupervisor::Touch(std::string_view id) {
+  const std::lock_guard lock(mutex_);
+  if (store_.is_shared()) store_.Touch(id);
 }
 
 std::optional<Job> JobSupervisor::Find(std::string_view id) {
@@ -283,8 +308,7 @@ JobRecord JobSupervisor::FindRecord(std::string_view id) {
 
 std::vector<JobRecord> JobSupervisor::QueuedForChildren() {
   std::vector<JobRecord> queued = store_.WithStatus(JobStatus::kQueued);
-  std::erase_if(queued,
-                [&](const JobRecord& record) { return own_.Find(record.job.id) != nullptr; });
+  std::erase_if(queued, [](const JobRecord& record) { return VerbFor(record.job.type).empty(); });
   return queued;
 }
 

@@ -16,6 +16,7 @@
 
 #include "server/jobs/job.h"
 #include "server/jobs/job_files.h"
+#include "server/jobs/job_runner.h"
 #include "server/jobs/job_store.h"
 #include "server/jobs/job_watchers.h"
 #include "server/jobs/own_work.h"
@@ -28,6 +29,8 @@ struct JobSupervisorOptions {
   // Started as `tandem <type> --job DIR`. The default is the running program, even if its file was
   // replaced meanwhile: a job runs the code of the server that accepted it.
   std::filesystem::path program = "/proc/self/exe";
+  // Where jobs run; null: as child processes of `program`.
+  std::shared_ptr<JobRunner> runner{};
   size_t max_running = 1;
   size_t max_queued = 100;  // submitted jobs; more get kUnavailable
   int max_restarts = 3;     // without a new checkpoint in between
@@ -44,9 +47,12 @@ struct JobLog {
   LogChunk lines;
 };
 
-// Runs jobs as child processes, up to max_running at a time, and finds them again after a restart.
+// Runs jobs through a JobRunner, up to max_running at a time, and finds them again after a restart.
 // Owns the job store, the children, and one thread that watches them. Any thread may call the
 // public methods; none of them waits for a job.
+//
+// Replicas share the store. One of them, with the store's lease, starts and watches the children of
+// all. The others take requests, and one of them takes over within ten seconds after a kill.
 class JobSupervisor {
  public:
   // Publishes a successful job. Called on a thread of the job's own, so it may block. The job has
@@ -111,6 +117,11 @@ class JobSupervisor {
   JobCounts counts() const;
   JobPage List(const JobFilter& filter);
 
+  // For replicas: call it when another one has changed jobs.
+  void OnStoreChanged();
+  // Makes the other replicas look at the job again.
+  void Touch(std::string_view id);
+
   // Lines of log.txt or events.jsonl from a byte offset; see ReadLogLines. Throws kNotFound for an
   // unknown job and kInvalidArgument for a negative offset.
   JobLog ReadLog(std::string_view id, int64_t offset, size_t max_bytes);
@@ -144,6 +155,8 @@ class JobSupervisor {
   void Run();
   void Wait();
   bool Step();  // false: stop
+  bool Supervises();
+  void NotifyOfOthers();
   void AdoptRunningJobs();
   void StartQueuedJobs();
   bool StartNextJob();
@@ -161,13 +174,15 @@ class JobSupervisor {
   void CountJobs();
 
   const JobSupervisorOptions options_;
+  const std::shared_ptr<JobRunner> runner_;  // never null
   const OnSucceeded on_succeeded_;
   const OnCancelled on_cancelled_;
   const UniqueFd wake_;  // an eventfd
   const std::shared_ptr<JobWatchers> watchers_;
 
-  std::mutex mutex_;  // guards the five below
+  std::mutex mutex_;  // guards the six below
   JobStore store_;
+  bool is_store_changed_ = false;  // by another replica
   std::set<std::string> changed_;  // ids whose watchers must be notified
   std::set<std::string> ending_;   // still running in the store, but already decided: too late to
                                    // cancel
@@ -183,6 +198,8 @@ class JobSupervisor {
   std::vector<RunningJob> running_;
   std::map<std::string, Clock::time_point> not_before_;  // earliest time of a delayed restart
   std::optional<Clock::time_point> stop_deadline_;
+  bool supervises_ = false;  // this replica
+  Clock::time_point look_for_left_work_at_{};
   bool more_events_ = false;  // a file holds more than one step reads
   bool failed_ = false;       // the last step threw
 

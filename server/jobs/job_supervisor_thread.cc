@@ -19,6 +19,13 @@ namespace tandem::server {
 namespace {
 
 constexpr std::chrono::milliseconds kPauseAfterFailure{1000};
+// With replicas:
+constexpr std::chrono::milliseconds kLookAtStoreEvery{1000};
+constexpr std::chrono::milliseconds kLookForLeftWorkEvery{5000};
+
+JobStart StartOf(const Job& job) {
+  return {job.id, std::string(VerbFor(job.type)), job.dir, LogFile(job.dir)};
+}
 
 }  // namespace
 
@@ -31,7 +38,12 @@ void JobSupervisor::Run() {
       NotifyOfChanges();
     });
     failed_ = error.has_value();
-    if (!error && is_over) return;
+    if (!error && is_over) {
+      // A failure costs time only: the lease expires.
+      const std::lock_guard lock(mutex_);
+      (void)Attempt([&] { store_.ReleaseLease(); });
+      return;
+    }
     if (error) {
       // Probably a full disk. Nothing is lost: every step starts from the store, the files and the
       // processes, so the next step repeats the failed work.
@@ -62,7 +74,7 @@ void JobSupervisor::Wait() {
   } else {
     for (const RunningJob& running : running_) {
       // A job being published has no process left, and its descriptor would always be ready.
-      if (!running.publication) fds.push_back({running.child().poll_fd(), POLLIN, 0});
+      if (!running.publication) fds.push_back({running.process().poll_fd(), POLLIN, 0});
     }
     if (!running_.empty()) at_most(more_events_ ? milliseconds(0) : options_.poll_interval);
     if (running_.size() < options_.max_running) {
@@ -70,6 +82,7 @@ void JobSupervisor::Wait() {
     }
   }
   if (stop_deadline_) until(*stop_deadline_);
+  if (store_.is_shared()) at_most(kLookAtStoreEvery);
 
   ::poll(fds.data(), fds.size(), timeout ? static_cast<int>(timeout->count()) : -1);
   eventfd_t ignored = 0;
@@ -82,10 +95,19 @@ bool JobSupervisor::Step() {
     const std::lock_guard lock(mutex_);
     stop = stop_;
   }
-  if (stop == StopMode::kLeaveJobs) return false;
+  if (stop == StopMode::kLeaveJobs || (stop && !supervises_)) return false;
+  NotifyOfOthers();
+  if (!Supervises()) {
+    const std::lock_guard lock(mutex_);
+    own_.SaveEnded();
+    return true;
+  }
   if (stop && !stop_deadline_) {
     stop_deadline_ = Clock::now() + options_.stop_grace;
-    for (RunningJob& running : running_) running.child().Terminate();
+    if (runner_->outlives_server()) {
+      std::erase_if(running_, [](const RunningJob& running) { return !running.publication; });
+    }
+    for (RunningJob& running : running_) running.process().Terminate();
   }
 
   more_events_ = false;
@@ -109,13 +131,52 @@ bool JobSupervisor::Step() {
   return true;
 }
 
+// Whether this server supervises the jobs; alone, it always does. A replica that has just become
+// the supervisor finds the children of the earlier one by their locks.
+bool JobSupervisor::Supervises() {
+  std::vector<RunningJob> left;  // destroyed without the lock: a publication may wait for it
+  const std::lock_guard lock(mutex_);
+  const bool has_lease = store_.KeepLease();
+  const Clock::time_point now = Clock::now();
+  if (has_lease && now >= look_for_left_work_at_) {
+    own_.FailLeft();
+    look_for_left_work_at_ = store_.is_shared() ? now + kLookForLeftWorkEvery : now.max();
+  }
+  if (has_lease == supervises_) return supervises_;
+  if (has_lease) {
+    AdoptRunningJobs();
+    if (store_.is_shared()) spdlog::info("job_supervision_taken");
+  } else {
+    // The children run on. The next supervisor has found them, or will.
+    left.swap(running_);
+    not_before_.clear();
+    ending_.clear();
+    spdlog::warn("job_supervision_lost");
+  }
+  return supervises_ = has_lease;
+}
+
+// Tells the watchers of this server what another replica may have changed. Logs grow without a
+// change of the store, so they are told every time.
+void JobSupervisor::NotifyOfOthers() {
+  if (!store_.is_shared()) return;
+  std::set<std::string> watched = watchers_->WatchedJobs();
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(is_store_changed_, false) && supervises_) return;
+  changed_.merge(watched);
+}
+
+// REQUIRES: mutex_ held.
 void JobSupervisor::AdoptRunningJobs() {
   for (JobRecord& record : store_.WithStatus(JobStatus::kRunning)) {
+    if (VerbFor(record.job.type).empty()) continue;  // another replica does it
     const std::filesystem::path& dir = record.job.dir;
-    std::optional<ChildProcess> child;
-    if (std::filesystem::is_directory(dir)) child = ChildProcess::Find(dir, record.process);
-    spdlog::info("job found again id={} alive={}", record.job.id, child.has_value());
-    running_.emplace_back(record.job.id, dir, child ? std::move(*child) : ChildProcess::Ended(),
+    std::unique_ptr<JobProcess> process;
+    if (std::filesystem::is_directory(dir)) {
+      process = runner_->Find(StartOf(record.job), record.process);
+    }
+    spdlog::info("job found again id={} alive={}", record.job.id, process != nullptr);
+    running_.emplace_back(record.job.id, dir, process ? std::move(process) : EndedRunOfJob(),
                           record.events_offset);
   }
 }
@@ -154,27 +215,25 @@ void JobSupervisor::Start(JobRecord record) {
     // The status becomes running before the process exists. If the server is killed in between, the
     // next one looks for a process by run.lock.
     const std::lock_guard lock(mutex_);
+    JobStore::Change change(store_, JobStore::Change::By::kSupervisor);
     record = FindRecord(id);
     if (record.job.status != JobStatus::kQueued) return;  // cancelled a moment ago
     record.job.status = JobStatus::kRunning;
     if (!record.job.started_at) record.job.started_at = UnixNow();
     store_.Update(record);
+    change.Commit();
     changed_.insert(id);
   }
 
-  std::optional<ChildProcess> child;
+  std::unique_ptr<JobProcess> process;
   std::optional<Outcome> outcome;
   const std::optional<Error> error = ErrorOf([&] {
-    child = ChildProcess::Find(dir, std::nullopt);
-    if (!child) {
-      child = ChildProcess::Spawn(
-          {options_.program,
-           {"tandem", std::string(VerbFor(record.job.type)), "--job", dir.string()},
-           dir,
-           LogFile(dir)});
-    }
-    spdlog::info("job started id={} pid={} restarts={}", id,
-                 child->identity() ? child->identity()->pid : 0, record.restarts);
+    const JobStart start = StartOf(record.job);
+    process = runner_->Find(start, std::nullopt);
+    if (!process) process = runner_->Start(start);
+    const std::optional<ProcessIdentity> identity = process->identity();
+    spdlog::info("job started id={} pid={} restarts={}", id, identity ? identity->pid : 0,
+                 record.restarts);
   });
   if (error) {
     const bool again =
@@ -182,7 +241,7 @@ void JobSupervisor::Start(JobRecord record) {
     outcome = Outcome{again ? Outcome::Next::kRestart : Outcome::Next::kFail,
                       {error->what(), "not_started"}};
   }
-  running_.emplace_back(id, dir, child ? std::move(*child) : ChildProcess::Ended(),
+  running_.emplace_back(id, dir, process ? std::move(process) : EndedRunOfJob(),
                         record.events_offset);
   RunningJob& running = running_.back();
   running.outcome = outcome;
@@ -193,9 +252,11 @@ void JobSupervisor::Start(JobRecord record) {
   }
 
   const std::lock_guard lock(mutex_);
+  JobStore::Change change(store_, JobStore::Change::By::kSupervisor);
   record = FindRecord(id);  // a cancel may have arrived meanwhile
-  record.process = running.child().identity();
+  record.process = running.process().identity();
   store_.Update(record);
+  change.Commit();
 }
 
 void JobSupervisor::ObeyWish(RunningJob& running) {
@@ -220,11 +281,13 @@ void JobSupervisor::IngestEvents(RunningJob& running) {
   }
 
   const std::lock_guard lock(mutex_);
+  JobStore::Change change(store_, JobStore::Change::By::kSupervisor);
   JobRecord record = FindRecord(running.id());
   if (progress.fraction) record.job.progress = *progress.fraction;
   if (progress.checkpoint) record.restarts = 0;
   record.events_offset = running.events_offset();
   store_.Update(record);
+  change.Commit();
   // NotifyOfGrowth can miss these bytes: it may have counted them one step before they were read.
   changed_.insert(running.id());
 }
@@ -247,7 +310,7 @@ void JobSupervisor::NotifyOfGrowth(RunningJob& running) {
 
 bool JobSupervisor::FinishIfEnded(RunningJob& running) {
   if (!running.outcome) {
-    const auto exit = running.child().Poll();
+    const auto exit = running.process().Poll();
     if (!exit) return false;
     IngestEvents(running);  // events written between the last read and the end
     Decide(running, *exit);
@@ -332,6 +395,7 @@ void JobSupervisor::RemoveWhatIsLeft(const RunningJob& running) {
 // Returns false if the outcome has changed meanwhile.
 bool JobSupervisor::Record(RunningJob& running) {
   const std::lock_guard lock(mutex_);
+  JobStore::Change change(store_, JobStore::Change::By::kSupervisor);
   const Outcome& outcome = *running.outcome;
   JobRecord record = FindRecord(running.id());
   record.process.reset();
@@ -364,6 +428,7 @@ bool JobSupervisor::Record(RunningJob& running) {
   }
   record.wish = JobWish::kNone;
   store_.Update(record);
+  change.Commit();
   ending_.erase(running.id());
   changed_.insert(running.id());
   if (IsFinished(record.job.status)) {

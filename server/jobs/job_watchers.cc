@@ -62,4 +62,11 @@ void JobWatchers::Remove(uint64_t key) {
   lock.unlock();
 }
 
+std::set<std::string> JobWatchers::WatchedJobs() {
+  const std::lock_guard lock(mutex_);
+  std::set<std::string> ids;
+  for (const auto& [key, watcher] : watchers_) ids.insert(watcher.job_id);
+  return ids;
+}
+
 }  // namespace tandem::server

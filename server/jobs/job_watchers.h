@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 
@@ -41,6 +42,7 @@ class JobWatchers : public std::enable_shared_from_this<JobWatchers> {
   JobSubscription Add(std::string job_id, std::function<void()> callback);
   // Runs the callbacks of one job on this thread, without a lock.
   void Notify(const std::string& job_id);
+  std::set<std::string> WatchedJobs();
 
  private:
   friend class JobSubscription;

@@ -15,7 +15,7 @@ namespace tandem::server {
 
 void OwnWork::FailLeft() {
   for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning}) {
-    for (JobRecord& record : store_.WithStatus(status)) {
+    for (JobRecord& record : store_.LeftWithStatus(status)) {
       if (!VerbFor(record.job.type).empty()) continue;
       record.job.error = {"the server ended before this job was done", "interrupted"};
       EndJob(record, JobStatus::kFailed);

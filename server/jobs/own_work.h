@@ -26,7 +26,7 @@ class OwnWork {
   // The store must outlive it.
   explicit OwnWork(JobStore& store) : store_(store) {}
 
-  // Fails (`interrupted`) the own work that an earlier server left unfinished. Throws the store's
+  // Fails (`interrupted`) the own work that an ended server left unfinished. Throws the store's
   // errors.
   void FailLeft();
 

@@ -1,5 +1,7 @@
 #include "server/jobs/process_lock.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -30,6 +32,21 @@ UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string
       ::ftruncate(lock->get(), 0) == 0 &&
       ::pwrite(lock->get(), pid.data(), pid.size(), 0) == static_cast<ssize_t>(pid.size());
   return std::move(*lock);
+}
+
+UniqueFd LockForReplicas(const std::filesystem::path& file, const std::string& what) {
+  UniqueFd lock(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock) ThrowIo("open", file, errno);
+  while (::flock(lock.get(), LOCK_SH | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) ThrowIo("lock", file, errno);
+    throw Error(ErrorCode::kFailedPrecondition,
+                what +
+                    " is in use by a server without --database: stop it, or choose another "
+                    "--data-dir")
+        .WithReason("in_use");
+  }
+  return lock;
 }
 
 UniqueFd LockRunDirectory(const std::filesystem::path& dir) {

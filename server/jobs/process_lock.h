@@ -15,6 +15,10 @@ namespace tandem::server {
 UniqueFd LockForThisProcess(const std::filesystem::path& file, const std::string& what,
                             const std::string& advice, WithoutLocks without);
 
+// As above, but any number of replicas may have the lock at the same time. Throws
+// kFailedPrecondition (in_use) if a server without --database has it.
+UniqueFd LockForReplicas(const std::filesystem::path& file, const std::string& what);
+
 // Locks the directory of a run or job, DIR/work.lock, for one process. On a file system without
 // locks it only warns, so that training on a cluster's file system works. The separate run.lock of
 // ChildProcess guards the same process.

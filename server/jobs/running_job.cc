@@ -56,20 +56,20 @@ Publication::Publication(std::function<void()> publish, std::function<void()> on
 
 Publication::~Publication() { thread_.join(); }
 
-RunningJob::RunningJob(std::string id, std::filesystem::path dir, ChildProcess child,
-                       int64_t events_offset)
+RunningJob::RunningJob(std::string id, std::filesystem::path dir,
+                       std::unique_ptr<JobProcess> process, int64_t events_offset)
     : id_(std::move(id)),
       dir_(std::move(dir)),
-      child_(std::move(child)),
+      process_(std::move(process)),
       events_(EventsFile(dir_), events_offset) {}
 
 void RunningJob::End(std::chrono::milliseconds grace) {
   if (!kill_at_) {
-    child_.Terminate();
+    process_->Terminate();
     kill_at_ = Clock::now() + grace;
   } else if (!killed_ && Clock::now() >= *kill_at_) {
     spdlog::warn("job ignores SIGTERM, killing it id={}", id_);
-    child_.Kill();
+    process_->Kill();
     killed_ = true;
   }
 }
@@ -77,7 +77,7 @@ void RunningJob::End(std::chrono::milliseconds grace) {
 bool RunningJob::ReadEvents(JobProgress& progress) {
   const auto add = [&](const ProgressEvent& event) { progress.Add(event); };
   // Polled before the read: an ended process has then written all of its events.
-  int pieces = child_.Poll() ? kPiecesAtTheEnd : kPiecesPerStep;
+  int pieces = process_->Poll() ? kPiecesAtTheEnd : kPiecesPerStep;
   bool more = true;
   while (more && pieces-- > 0) more = events_.Read(add);
   return more;

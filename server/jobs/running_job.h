@@ -12,9 +12,9 @@
 
 #include "engine/base/error.h"
 #include "engine/base/job_context.h"
-#include "server/jobs/child_process.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_outcome.h"
+#include "server/jobs/job_runner.h"
 
 namespace tandem::server {
 
@@ -65,12 +65,13 @@ class RunningJob {
  public:
   using Clock = std::chrono::steady_clock;
 
-  RunningJob(std::string id, std::filesystem::path dir, ChildProcess child, int64_t events_offset);
+  RunningJob(std::string id, std::filesystem::path dir, std::unique_ptr<JobProcess> process,
+             int64_t events_offset);
 
   const std::string& id() const { return id_; }
   const std::filesystem::path& dir() const { return dir_; }
-  ChildProcess& child() { return child_; }
-  const ChildProcess& child() const { return child_; }
+  JobProcess& process() { return *process_; }
+  const JobProcess& process() const { return *process_; }
   int64_t events_offset() const { return events_.offset(); }
 
   // Sends SIGTERM; later calls send SIGKILL once `grace` has passed since the first.
@@ -91,7 +92,7 @@ class RunningJob {
  private:
   std::string id_;
   std::filesystem::path dir_;
-  ChildProcess child_;
+  std::unique_ptr<JobProcess> process_;  // never null
   EventTail events_;
   std::optional<Clock::time_point> kill_at_;  // once asked to end
   bool killed_ = false;

@@ -8,7 +8,6 @@
 #include <system_error>
 #include <utility>
 
-#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
@@ -180,7 +179,40 @@ std::optional<Scope> ParseScope(std::string_view word) {
 }
 
 KeyStore::KeyStore(const std::filesystem::path& file)
-    : database_(InItsDirectory(file), Schema{kApplicationId, kSteps}) {}
+    : database_(InItsDirectory(file), Schema{"keys", kApplicationId, kSteps}) {}
+
+KeyStore::KeyStore(const DatabaseSource& shared)
+    : database_(shared, Schema{"keys", kApplicationId, kSteps}) {}
+
+// REQUIRES for both: a transaction.
+void KeyStore::RefuseTaken(const std::string& name) {
+  Query same = database_.Prepare(
+      "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM api_keys WHERE revoked_at IS NULL");
+  same.Bind(std::string_view(name));
+  same.Next();
+  if (same.Int() >= static_cast<int64_t>(kMaxKeys)) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                "the database has " + std::to_string(kMaxKeys) +
+                    " keys, which is the limit: revoke unused ones");
+  }
+  if (same.Int() > 0) {
+    throw Error(ErrorCode::kAlreadyExists,
+                "a key has the name '" + name + "': revoke it, or choose another name")
+        .WithParam("name");
+  }
+}
+
+void KeyStore::Insert(const KeyRecord& record) {
+  Query query = database_.Prepare(
+      "INSERT INTO api_keys (id, name, digest, scopes, created_at, expires_at) "
+      "VALUES (?,?,?,?,?,?)");
+  const std::string digest = TextOf(record.digest);
+  const std::string scopes = ScopesText(record.scopes);
+  query.Bind(std::string_view(record.id)).Bind(std::string_view(record.name));
+  query.Bind(std::string_view(digest)).Bind(std::string_view(scopes));
+  query.Bind(record.created_at).Bind(record.expires_at);
+  query.Next();
+}
 
 // One transaction, so that two processes cannot both take the last place or the same name.
 CreatedKey KeyStore::Create(const NewKey& about) {
@@ -195,41 +227,10 @@ CreatedKey KeyStore::Create(const NewKey& about) {
   record.created_at = UnixNow();
   if (about.expires_after_s) record.expires_at = record.created_at + *about.expires_after_s;
 
-  database_.Run("BEGIN IMMEDIATE");
-  UndoOnFailure(
-      [&] {
-        {
-          Query same = database_.Prepare(
-              "SELECT count(*), count(*) FILTER (WHERE name = ?) FROM api_keys "
-              "WHERE revoked_at IS NULL");
-          same.Bind(std::string_view(record.name));
-          same.Next();
-          if (same.Int() >= static_cast<int64_t>(kMaxKeys)) {
-            throw Error(ErrorCode::kFailedPrecondition,
-                        "the database has " + std::to_string(kMaxKeys) +
-                            " keys, which is the limit: revoke unused ones");
-          }
-          if (same.Int() > 0) {
-            throw Error(ErrorCode::kAlreadyExists, "a key has the name '" + record.name +
-                                                       "': revoke it, or choose another name")
-                .WithParam("name");
-          }
-        }
-        {
-          Query query = database_.Prepare(
-              "INSERT INTO api_keys (id, name, digest, scopes, created_at, expires_at) "
-              "VALUES (?,?,?,?,?,?)");
-          const std::string digest = TextOf(record.digest);
-          const std::string scopes = ScopesText(record.scopes);
-          query.Bind(std::string_view(record.id)).Bind(std::string_view(record.name));
-          query.Bind(std::string_view(digest)).Bind(std::string_view(scopes));
-          query.Bind(record.created_at).Bind(record.expires_at);
-          query.Next();
-        }
-        database_.Run("COMMIT");
-      },
-      // SQLite itself rolls back after some errors, such as a full disk.
-      [&] { (void)Attempt([&] { database_.Run("ROLLBACK"); }); });
+  Transaction transaction(database_, "api_keys");
+  RefuseTaken(record.name);
+  Insert(record);
+  transaction.Commit();
   return created;
 }
 
@@ -275,9 +276,6 @@ void KeyStore::NoteUse(const KeyRecord& key, int64_t used_at) {
   query.Next();
 }
 
-int64_t KeyStore::ChangeCount() {
-  Query query = database_.Prepare("PRAGMA data_version");
-  return query.Next() ? query.Int() : 0;
-}
+int64_t KeyStore::ChangeCount() { return database_.ChangeCount("api_keys"); }
 
 }  // namespace tandem::server

@@ -48,7 +48,8 @@ inline constexpr const char* kScopeRule = "infer, train or admin";
 inline constexpr int64_t kMaxKeyLifetimeS = int64_t{100} * 366 * 24 * 3600;
 
 // The database of managed API keys: a SQLite file that several servers and `tandem keys` may open
-// at the same time. One thread at a time. Every method throws as Database.
+// at the same time, or tables of a database that replicas share. One thread at a time. Every method
+// throws as Database.
 class KeyStore {
  public:
   static constexpr size_t kMaxKeys = 10'000;         // not revoked
@@ -56,6 +57,8 @@ class KeyStore {
 
   // Creates a missing file (mode 0600) and its directory (mode 0700).
   explicit KeyStore(const std::filesystem::path& file);
+  // The keys of replicas, in the database that they share.
+  explicit KeyStore(const DatabaseSource& shared);
 
   // The key is on disk at return. Throws kInvalidArgument for a bad name, no scope or a bad expiry,
   // kAlreadyExists if a key has the name, and kFailedPrecondition beyond kMaxKeys.
@@ -72,6 +75,8 @@ class KeyStore {
 
  private:
   std::optional<KeyRecord> Find(const std::string& id_or_name);
+  void RefuseTaken(const std::string& name);
+  void Insert(const KeyRecord& record);
 
   Database database_;
 };

@@ -44,6 +44,10 @@ std::optional<ManagedKeys::FileIdentity> ManagedKeys::Identity() const {
 
 // Opens the file that now has the name: a restored backup is another file than the open one.
 void ManagedKeys::OpenCurrent(bool create) {
+  if (options_.shared.is_shared()) {
+    if (!store_) store_ = std::make_unique<KeyStore>(options_.shared);
+    return;
+  }
   const std::optional<FileIdentity> now = Identity();
   if (!now && !create) {
     if (!store_) return;

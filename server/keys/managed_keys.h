@@ -29,7 +29,8 @@ class ManagedKeys {
  public:
   struct Options {
     std::filesystem::path file;
-    bool must_exist = false;  // creates a missing file; else it may appear later
+    DatabaseSource shared = {};  // of replicas, instead of the file
+    bool must_exist = false;     // creates a missing file; else it may appear later
     std::chrono::milliseconds interval{1000};
   };
   // Reads the keys and starts the thread. `keys` and `usage` must outlive it. Throws as KeyStore.

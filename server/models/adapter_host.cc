@@ -9,6 +9,7 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/base/thread_round.h"
+#include "engine/model/adapter.h"
 
 namespace tandem::server {
 namespace {
@@ -62,8 +63,12 @@ std::string ResultOf(const ServedModel& model, std::chrono::steady_clock::durati
 }  // namespace
 
 AdapterHost::AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs,
-                         Maker maker)
-    : registry_(registry), ledger_(ledger), jobs_(jobs), maker_(std::move(maker)) {
+                         Maker maker, std::unique_ptr<AdapterBook> book)
+    : registry_(registry),
+      ledger_(ledger),
+      jobs_(jobs),
+      maker_(std::move(maker)),
+      book_(std::move(book)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -117,8 +122,58 @@ std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
       maker_.make(task.spec, std::move(task.base), std::move(memory));
   std::vector<NameClaim> names;
   names.push_back(std::move(task.name));
+  const std::lock_guard lock(book_mutex_);
   registry_.Publish(model, std::move(names));
+  if (!book_) return model;
+  UndoOnFailure(
+      [&] {
+        book_->Put({model->id, model->base->id, model->path, model->adapter->fingerprint()});
+        from_book_.insert(model->id);
+      },
+      [&] { registry_.Remove(*model, nullptr, "the other replicas could not be told"); });
   return model;
+}
+
+void AdapterHost::LoadFromBook(const SharedAdapter& adapter) {
+  NameClaim name = registry_.ClaimForAdapter(adapter.name);
+  std::shared_ptr<const ServedModel> base = registry_.Look(adapter.base);
+  const AdapterLoadSpec spec = {.name = adapter.name, .path = adapter.path, .base = adapter.base};
+  MemoryReservation memory = ledger_.Reserve(spec.name, maker_.plan(spec, *base));
+  std::shared_ptr<const ServedModel> model = maker_.make(spec, std::move(base), std::move(memory));
+  if (model->adapter->fingerprint() != adapter.fingerprint) {
+    throw Error(ErrorCode::kDataLoss, adapter.path +
+                                          " has another content than the adapter that "
+                                          "another replica has loaded from there");
+  }
+  std::vector<NameClaim> names;
+  names.push_back(std::move(name));
+  registry_.Publish(model, std::move(names));
+  from_book_.insert(adapter.name);
+}
+
+void AdapterHost::FollowBook() {
+  if (!book_) return;
+  const std::lock_guard lock(book_mutex_);
+  std::set<std::string> left = from_book_;
+  for (const SharedAdapter& adapter : book_->List()) {
+    left.erase(adapter.name);
+    if (registry_.Contains(adapter.name)) {
+      const std::shared_ptr<const ServedModel> served = registry_.Look(adapter.name);
+      if (served->base && served->adapter->fingerprint() == adapter.fingerprint) {
+        from_book_.insert(adapter.name);
+        continue;
+      }
+    }
+    if (const auto error = ErrorOf([&] { LoadFromBook(adapter); })) {
+      spdlog::warn("adapter_not_followed adapter={} reason=\"{}\"", adapter.name, error->what());
+    }
+  }
+  for (const std::string& name : left) {
+    from_book_.erase(name);
+    if (!registry_.Contains(name)) continue;
+    const std::shared_ptr<const ServedModel> served = registry_.Look(name);
+    if (served->base) registry_.Remove(*served, nullptr, "it was unloaded");
+  }
 }
 
 void AdapterHost::EndJob(Task& task, const OwnEnd& end) {
@@ -187,6 +242,11 @@ void AdapterHost::Unload(const std::string& name) {
   if (!model->base) {
     throw not_found("'" + name.substr(0, 120) + "' is a model, not an adapter: unload it with " +
                     "POST /admin/models/unload");
+  }
+  const std::lock_guard lock(book_mutex_);
+  if (book_) {
+    book_->Remove(name);
+    from_book_.erase(name);
   }
   if (!registry_.Remove(*model, nullptr, "it was unloaded")) {
     throw not_found("adapter '" + name.substr(0, 120) + "' is already unloaded");

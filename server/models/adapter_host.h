@@ -6,12 +6,14 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 
 #include "engine/base/error.h"
 #include "engine/base/memory_ledger.h"
 #include "server/jobs/job_supervisor.h"
+#include "server/models/adapter_book.h"
 #include "server/models/model_registry.h"
 
 namespace tandem::server {
@@ -42,8 +44,10 @@ class AdapterHost {
   using OnEnd =
       std::function<void(std::shared_ptr<const ServedModel>, const std::optional<Error>&)>;
 
-  // `jobs` may be null; otherwise it must live until Stop() has returned.
-  AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs, Maker maker);
+  // `jobs` may be null; otherwise it must live until Stop() has returned. `book`: the adapters of
+  // all replicas; null without replicas.
+  AdapterHost(ModelRegistry& registry, MemoryLedger& ledger, JobSupervisor* jobs, Maker maker,
+              std::unique_ptr<AdapterBook> book = nullptr);
   ~AdapterHost();  // Stop()
   AdapterHost(const AdapterHost&) = delete;
   AdapterHost& operator=(const AdapterHost&) = delete;
@@ -58,6 +62,10 @@ class AdapterHost {
   // Removes the adapter from the registry; requests running on it finish. Throws kNotFound
   // (adapter_not_found).
   void Unload(const std::string& name);
+
+  // Loads and unloads what another replica has; on the calling thread. Adapters that cannot be
+  // loaded are logged. Throws as AdapterBook.
+  void FollowBook();
 
   // Waits for the running load. Loads still queued fail with shutting_down.
   void Stop();
@@ -74,6 +82,7 @@ class AdapterHost {
 
   std::shared_ptr<const ServedModel> FindBase(const std::string& name) const;
   std::shared_ptr<const ServedModel> LoadOne(Task& task);
+  void LoadFromBook(const SharedAdapter& adapter);
   void EndJob(Task& task, const OwnEnd& end);
   void EndWithoutMemory(Task& task);
   void LoadAndEnd(Task& task, bool is_late);
@@ -83,6 +92,9 @@ class AdapterHost {
   MemoryLedger& ledger_;
   JobSupervisor* const jobs_;
   const Maker maker_;
+  const std::unique_ptr<AdapterBook> book_;
+  std::mutex book_mutex_;  // held while registry and book differ; guards the next
+  std::set<std::string> from_book_;
   std::mutex mutex_;  // guards the next two
   std::deque<Task> queue_;
   bool is_stopped_ = false;

@@ -1,6 +1,8 @@
 #include "server/models/alias_book.h"
 
+#include <map>
 #include <string_view>
+#include <utility>
 
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
@@ -12,10 +14,36 @@ AliasBook::AliasBook(ModelRegistry& registry, const std::filesystem::path& datab
     : registry_(registry) {
   if (database.empty()) return;
   database_ = std::make_unique<Database>(database);
+  RefreshLocked();
+}
+
+AliasBook::AliasBook(ModelRegistry& registry, const DatabaseSource& shared)
+    : registry_(registry), database_(std::make_unique<Database>(shared)) {
+  RefreshLocked();
+}
+
+void AliasBook::Refresh() {
+  const std::lock_guard lock(mutex_);
+  if (database_) RefreshLocked();
+}
+
+// An alias that is now another's target must go before that other comes.
+void AliasBook::RefreshLocked() {
+  std::map<std::string, std::string> stored;
   Query rows = database_->Prepare("SELECT name, target FROM aliases ORDER BY name");
   while (rows.Next()) {
-    const std::string name = rows.Text();
-    const std::string target = rows.Text();
+    std::string name = rows.Text();
+    stored[std::move(name)] = rows.Text();
+  }
+  for (const ModelRegistry::Alias& alias : registry_.Aliases()) {
+    const auto found = stored.find(alias.name);
+    if (found != stored.end() && found->second == alias.target) {
+      stored.erase(found);
+    } else if (found == stored.end()) {
+      registry_.RemoveAlias(alias.name);
+    }
+  }
+  for (const auto& [name, target] : stored) {
     if (const auto error = ErrorOf([&] { registry_.SetAlias(name, target, true); })) {
       spdlog::warn("alias_left_out alias={} reason=\"{}\"", name, error->what());
     }
@@ -30,7 +58,10 @@ std::optional<std::string> AliasBook::Set(const std::string& name, const std::st
   if (!database_) return previous;
   UndoOnFailure(
       [&] {
-        database_->Prepare("INSERT OR REPLACE INTO aliases (name, target) VALUES (?, ?)")
+        database_
+            ->Prepare(
+                "INSERT INTO aliases (name, target) VALUES (?, ?) "
+                "ON CONFLICT (name) DO UPDATE SET target = excluded.target")
             .Bind(std::string_view(name))
             .Bind(std::string_view(target))
             .Next();

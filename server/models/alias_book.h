@@ -11,6 +11,7 @@
 namespace tandem::server {
 
 class Database;
+struct DatabaseSource;
 
 // Keeps the registry's aliases in the server's database: a change that has returned survives a
 // crash. Thread-safe.
@@ -20,6 +21,8 @@ class AliasBook {
   // alias whose name is now a model's is skipped with a warning. With an empty path, aliases are
   // not stored. Throws as Database.
   AliasBook(ModelRegistry& registry, const std::filesystem::path& database);
+  // The aliases of replicas.
+  AliasBook(ModelRegistry& registry, const DatabaseSource& shared);
   ~AliasBook();
   AliasBook(const AliasBook&) = delete;
   AliasBook& operator=(const AliasBook&) = delete;
@@ -29,7 +32,12 @@ class AliasBook {
   std::optional<std::string> Set(const std::string& name, const std::string& target);
   std::optional<std::string> Remove(const std::string& name);
 
+  // Takes over changes that another replica has made to the database. Throws as Database.
+  void Refresh();
+
  private:
+  void RefreshLocked();
+
   ModelRegistry& registry_;
   std::mutex mutex_;                    // one change at a time; guards database_
   std::unique_ptr<Database> database_;  // null: aliases are not stored

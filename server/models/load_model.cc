@@ -17,8 +17,10 @@
 #include "engine/base/thread_name.h"
 #include "engine/base/unix_time.h"
 #include "engine/engine.h"
-#include "engine/hub/pull.h"
+#include "engine/hub/reference.h"
 #include "engine/model/model.h"
+#include "engine/objects/fetched_path.h"
+#include "engine/objects/object_url.h"
 #include "server/models/model_provenance.h"
 
 namespace tandem::server {
@@ -40,8 +42,8 @@ std::string NameOf(const ModelArgument& source) {
       return reference->repo + (reference->gguf.empty() ? "" : ":" + reference->gguf);
     }
   }
-  fs::path path = fs::path(source.path).lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();  // "dir/" and "dir" are the same
+  fs::path path = fs::path(source.path).lexically_normal();  // an object's URL: its last part
+  if (path.filename().empty()) path = path.parent_path();    // "dir/" and "dir" are the same
   if (path.filename() == "." || path.filename() == "..")
     path = fs::absolute(path).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();
@@ -71,7 +73,7 @@ std::string NearPath(const std::string& text) {
 
 OpenedModel OpenModelArgument(const ModelArgument& source) {
   // An embedded name has no organisation, so it never causes a hub lookup.
-  const std::string path = source.may_pull ? engine::PulledPath(source.path) : source.path;
+  const std::string path = source.may_pull ? engine::FetchedPath(source.path) : source.path;
   if (!source.is_embedded && fs::exists(path)) {
     return {NameOf(source), engine::ModelDir::Open(path)};
   }
@@ -83,10 +85,12 @@ OpenedModel OpenModelArgument(const ModelArgument& source) {
     embedded_names += embedded_names.empty() ? "" : ", ";
     embedded_names += name;
   }
-  throw Error(ErrorCode::kNotFound,
-              "model '" + path + "' is not a directory, a file, an embedded model (" +
-                  (embedded_names.empty() ? "none" : embedded_names) +
-                  "), or a name at the hub (ORG/NAME)" + (source.may_pull ? NearPath(path) : ""));
+  throw Error(
+      ErrorCode::kNotFound,
+      "model '" + path + "' is not a directory, a file, an embedded model (" +
+          (embedded_names.empty() ? "none" : embedded_names) +
+          "), a name at the hub (ORG/NAME), or an object (s3://BUCKET/KEY, gs://BUCKET/KEY)" +
+          (source.may_pull ? NearPath(path) : ""));
 }
 
 void SetDType(const std::string& dtype, engine::EngineOptions& options) {

@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/hub/reference.h"
+#include "engine/objects/object_url.h"
 #include "training/spec/explain.h"
 #include "training/spec/spec.h"
 
@@ -169,7 +170,7 @@ class Maker {
     if (IsReferenced("from", "base") && !param.starts_with("target.")) return;
     // A model of the hub that is not downloaded yet.
     if (error->code() == ErrorCode::kNotFound && find_.model &&
-        engine::ParseHubReference(Text("from"))) {
+        (engine::ParseHubReference(Text("from")) || engine::IsObjectUrl(Text("from")))) {
       return;
     }
     // The job's own output, or an error at run time.

@@ -6,6 +6,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/unix_time.h"
+#include "server/database/lease.h"
 
 namespace tandem::server {
 namespace {
@@ -37,7 +38,7 @@ ResponseStore::ResponseStore(Options options)
       thread_({.n_threads = 1, .max_queued = kMaxTasks, .name = "tandem-store"}) {
   if (options_.data_dir.empty()) return;
   const std::lock_guard lock(mutex_);
-  database_ = std::make_unique<Database>(options_.data_dir / "tandem.db");
+  database_ = std::make_unique<Database>(InDataDir(options_.shared, options_.data_dir));
   FailUnfinished();
   DropOldRows();
 }
@@ -50,7 +51,8 @@ int64_t ResponseStore::OldestAllowed() const {
 void ResponseStore::FailUnfinished() {
   std::vector<std::pair<std::string, std::string>> unfinished;
   {
-    Query query = database_->Prepare("SELECT id, body FROM responses WHERE is_finished = 0");
+    Query query = database_->Prepare(
+        std::string("SELECT id, body FROM responses WHERE is_finished = 0 AND ") + kReplicaIsGone);
     while (query.Next()) {
       std::string id = query.Text();
       unfinished.emplace_back(std::move(id), query.Text());
@@ -58,11 +60,17 @@ void ResponseStore::FailUnfinished() {
   }
   for (const auto& [id, body] : unfinished) {
     const std::string failed = FailedBody(body, kKilled);
-    Query query = database_->Prepare("UPDATE responses SET body = ?, is_finished = 1 WHERE id = ?");
+    Query query = database_->Prepare(
+        "UPDATE responses SET body = ?, is_finished = 1 WHERE id = ? AND is_finished = 0");
     query.Bind(std::string_view(failed)).Bind(std::string_view(id));
     query.Next();
     spdlog::warn("background_response_failed id={} reason=\"the server was killed\"", id);
   }
+}
+
+void ResponseStore::FailLeft() {
+  const std::lock_guard lock(mutex_);
+  if (database_) FailUnfinished();
 }
 
 // Removes the oldest responses, or the newest one if it alone is too large.
@@ -114,13 +122,15 @@ void ResponseStore::Put(const StoredResponse& response) {
   const std::lock_guard lock(mutex_);
   if (!database_) return PutInMemory(response);
   Query query = database_->Prepare(
-      "INSERT INTO responses (id, owner, created_at, is_finished, body, input, events, bytes) "
-      "VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id) DO UPDATE SET "
+      "INSERT INTO responses (id, owner, created_at, is_finished, body, input, events, bytes, "
+      "replica) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) ON CONFLICT (id) DO UPDATE SET "
       "is_finished = ?4, body = ?5, events = ?7, bytes = ?8");
   query.Bind(std::string_view(response.id)).Bind(response.owner).Bind(response.created_at);
   query.Bind(int64_t{response.is_finished}).Bind(std::string_view(response.body));
   query.Bind(std::string_view(response.input)).Bind(std::string_view(response.events));
   query.Bind(BytesOf(response));
+  query.Bind(options_.shared.is_shared() ? std::optional<std::string_view>(options_.replica)
+                                         : std::nullopt);
   query.Next();
   DropOldRows();
 }

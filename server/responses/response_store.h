@@ -28,14 +28,16 @@ struct StoredResponse {
   std::string events = {};  // of a background response: one event per line
 };
 
-// The stored responses: a table in DATA_DIR/tandem.db, or memory if there is no data directory. The
-// newest `max_responses` of the last 30 days stay, and fewer if they are large. Any thread. Methods
-// that write wait for the disk; they throw kIo, and kUnavailable (insufficient_storage) for a full
-// disk.
+// The stored responses: a table of the server's database, or memory if there is no data directory.
+// The newest `max_responses` of the last 30 days stay, and fewer if they are large. Any thread.
+// Methods that write wait for the disk; they throw kIo, and kUnavailable (insufficient_storage) for
+// a full disk.
 class ResponseStore {
  public:
   struct Options {
     std::filesystem::path data_dir = {};  // must exist and be locked (JobStore); empty: memory
+    DatabaseSource shared = {};           // of replicas, instead of a file in data_dir
+    std::string replica = {};             // this process, if the database is shared
     int64_t max_responses = 10'000;
     int64_t max_bytes = int64_t{4} << 30;           // of all texts on disk
     int64_t max_memory_bytes = int64_t{256} << 20;  // of all texts without a data directory
@@ -43,6 +45,8 @@ class ResponseStore {
   };
   // Ends responses that a killed server has left unfinished: they become failed.
   explicit ResponseStore(Options options);
+  // Does so for replicas that have ended since.
+  void FailLeft();
   ResponseStore(const ResponseStore&) = delete;
   ResponseStore& operator=(const ResponseStore&) = delete;
 

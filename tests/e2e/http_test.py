@@ -1150,7 +1150,8 @@ class HeadersOfAnswers(Http):
             self.assertEqual(headers["access-control-allow-origin"], "*")
             self.assertEqual(
                 set(headers["access-control-expose-headers"].split(", ")),
-                {"x-request-id", "openai-processing-ms", "retry-after", "x-ignored-params"})
+                {"x-request-id", "openai-processing-ms", "retry-after", "x-ignored-params",
+                 "x-prefix-key"})
         reply = self.ask(server, get(CHAT, *self.PREFLIGHT, method="OPTIONS"))
         self.assertEqual(reply.status, 204)
         self.assertEqual(reply.headers["access-control-allow-methods"], "GET, POST, PUT, DELETE, OPTIONS")

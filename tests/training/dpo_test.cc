@@ -385,6 +385,25 @@ TEST_F(DpoTest, PreparedFilesAndPlainEvaluationAreRefused) {
             std::string::npos);
 }
 
+TEST_F(DpoTest, IpoAndOrpoLearnThePreferencesAndResumeBitwise) {
+  for (const char* algo : {"ipo", "orpo"}) {
+    const std::string name = algo;
+    const TrainSpec spec = Spec({"steps=30", "dpo.algo=" + name, "dpo.orpo_lambda=1"});
+    Run(spec, name);
+    const auto losses = Metric(name, "learning/loss");
+    EXPECT_LT(losses.at(29), losses.at(0)) << name;
+    EXPECT_GT(Metric(name, "rewards/margins").at(29), Metric(name, "rewards/margins").at(0));
+    // ORPO has no reference; IPO begins at d = 0.
+    EXPECT_EQ(fs::exists(dir_ / name / "reference"), name == "ipo");
+    if (name == "ipo") {
+      EXPECT_NEAR(losses.at(0), 25, 1e-9);  // (1 / (2 beta))^2
+    }
+    Run(spec, name + "-parts", 11);
+    Run(spec, name + "-parts");
+    EXPECT_EQ(Metric(name + "-parts", "learning/loss"), losses);
+  }
+}
+
 TEST_F(DpoTest, MaxTextsWordsMeanTheSame) {
   const TrainSpec spec = ParseTrainSpec(
       "use_dpo: true\nuse_sft: false\nsteps: 2\nload_parameters_path: m\ntrain_files: t.jsonl\n"
@@ -409,8 +428,8 @@ TEST_F(DpoTest, MaxTextsWordsMeanTheSame) {
 TEST_F(DpoTest, WhatCannotBeIsRefusedWithTheSpec) {
   const auto fault = [&](const std::string& word) { return Fault([&] { Spec({word}); }); };
 
-  EXPECT_NE(fault("dpo.algo=orpo").find("orpo is not supported"), std::string::npos);
-  EXPECT_NE(fault("dpo.algo=ipo").find("must be dpo"), std::string::npos);
+  EXPECT_NE(fault("dpo.algo=kto").find("must be one of dpo, sigmoid, ipo, orpo"),
+            std::string::npos);
   for (const char* word : {"dpo.beta=0", "dpo.beta=-1", "dpo.beta=1e9", "dpo.label_smoothing=0.5",
                            "dpo.label_smoothing=-0.1", "dpo.max_prompt_length=-1"}) {
     EXPECT_NE(fault(word).find("must be"), std::string::npos) << word;

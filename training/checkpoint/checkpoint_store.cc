@@ -215,11 +215,38 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents) {
   return final_dir;
 }
 
+void CheckpointStore::KeepParameters(fs::path dir, std::vector<std::string> state) {
+  parameters_dir_ = std::move(dir);
+  state_files_ = std::move(state);
+  state_files_.emplace_back(kManifest);
+}
+
+// The files are shared with the checkpoint by hard links, so this takes no room and no time.
+void CheckpointStore::SaveParameters(const fs::path& step) const {
+  const std::string name = step.filename().string();
+  const fs::path target =
+      parameters_dir_ /
+      ("step-" + name.substr(std::min(name.find_first_not_of('0'), name.size() - 1)));
+  if (fs::exists(target)) return;
+  MakeDirectories(parameters_dir_);
+  engine::PublishDirectory(target, [&](const fs::path& temporary) {
+    for (const fs::directory_entry& file : fs::directory_iterator(step)) {
+      const std::string file_name = file.path().filename().string();
+      if (std::find(state_files_.begin(), state_files_.end(), file_name) != state_files_.end())
+        continue;
+      std::error_code refused;
+      fs::create_hard_link(file.path(), temporary / file_name, refused);
+      if (refused) fs::copy_file(file.path(), temporary / file_name);
+    }
+  });
+}
+
 // Renames before deleting, so that no reader takes a partial directory for a checkpoint.
 void CheckpointStore::DeleteOld() const {
   const std::vector<fs::path> steps = Steps();
   std::error_code ignored;  // the next save tries again
   for (size_t i = static_cast<size_t>(keep_); i < steps.size(); ++i) {
+    if (!parameters_dir_.empty()) SaveParameters(steps[i]);
     fs::rename(steps[i], dir_ / (kTrash + steps[i].filename().string()), ignored);
   }
   for (const fs::directory_entry& entry : fs::directory_iterator(dir_)) {

@@ -49,6 +49,10 @@ class CheckpointStore {
   CheckpointStore(std::filesystem::path dir, int64_t keep,
                   std::function<int64_t()> free_bytes = {});
 
+  // From now on the weights of a checkpoint that is deleted as old stay in `dir`/step-N, without
+  // the optimiser's state. `state` names the files that are left out.
+  void KeepParameters(std::filesystem::path dir, std::vector<std::string> state);
+
   // Writes a checkpoint, publishes it, updates LATEST, then deletes old ones. Replaces one of the
   // same step in one atomic exchange, or by two renames where the file system has no exchange.
   // Throws kIo before writing when the disk has less room than the files plus 5 %.
@@ -69,12 +73,15 @@ class CheckpointStore {
  private:
   std::vector<std::filesystem::path> Steps() const;  // newest first
   void DeleteOld() const;
+  void SaveParameters(const std::filesystem::path& step) const;
   void CheckRoom(const CheckpointContents& contents) const;
   void PutInPlace(const std::filesystem::path& next, const std::filesystem::path& final_dir) const;
 
   std::filesystem::path dir_;
   int64_t keep_;
   std::function<int64_t()> free_bytes_;
+  std::filesystem::path parameters_dir_;  // empty: deleted checkpoints leave nothing
+  std::vector<std::string> state_files_;
 };
 
 // Reads and checks a checkpoint directory. Throws kDataLoss / kUnsupported / kNotFound naming the

@@ -5,7 +5,7 @@
 #include <map>
 #include <unordered_set>
 
-#include "training/data/permutation.h"
+#include "training/data/order/permutation.h"
 
 namespace tandem::training {
 namespace {

@@ -9,6 +9,7 @@
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/base/utf8.h"
+#include "training/data/text_bytes.h"
 #include "training/data/text_kind.h"
 
 namespace tandem::training {
@@ -21,8 +22,7 @@ Error BadCsvRow(const std::string& what) { return {ErrorCode::kInvalidArgument, 
 
 }  // namespace
 
-CsvRows::CsvRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
-                 std::string name)
+CsvRows::CsvRows(std::shared_ptr<const void> file, std::string_view text, std::string name)
     : ScannedRows(std::move(file), text, std::move(name)) {
   RefuseOtherKinds(text, this->name(), "CSV");
   Cursor at;
@@ -37,8 +37,7 @@ CsvRows::CsvRows(std::shared_ptr<const engine::MappedFile> file, std::string_vie
 }
 
 std::shared_ptr<const CsvRows> CsvRows::Open(const std::filesystem::path& path) {
-  auto file = engine::MappedFile::Open(path);
-  const std::string_view text = TextOf(*file);
+  auto [file, text] = OpenTextBytes(path);
   return std::shared_ptr<const CsvRows>(new CsvRows(std::move(file), text, path.string()));
 }
 

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/io/mapped_file.h"
 #include "training/data/scanned_rows.h"
 
 namespace tandem::training {
@@ -36,7 +35,7 @@ class CsvRows final : public ScannedRows {
     bool is_quoted = false;
   };
 
-  CsvRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text, std::string name);
+  CsvRows(std::shared_ptr<const void> file, std::string_view text, std::string name);
   // Skips blank rows; the text of a row is without its line end.
   bool Next(Cursor* at, Row* row) const override;
   // Throws for a fault of the row's quotes or for more than kMaxCsvColumns fields.

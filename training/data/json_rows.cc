@@ -5,6 +5,7 @@
 
 #include "engine/base/error.h"
 #include "engine/io/json.h"
+#include "training/data/text_bytes.h"
 #include "training/data/text_kind.h"
 
 namespace tandem::training {
@@ -15,8 +16,7 @@ constexpr std::string_view kUtf8Mark = "\xEF\xBB\xBF";
 
 }  // namespace
 
-JsonRows::JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
-                   std::string name)
+JsonRows::JsonRows(std::shared_ptr<const void> file, std::string_view text, std::string name)
     : ScannedRows(std::move(file), text, std::move(name)) {
   RefuseOtherKinds(text, this->name(), "JSON");
   Cursor begin;
@@ -35,8 +35,7 @@ JsonRows::JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_v
 }
 
 std::shared_ptr<const JsonRows> JsonRows::Open(const std::filesystem::path& path) {
-  auto file = engine::MappedFile::Open(path);
-  const std::string_view text = TextOf(*file);
+  auto [file, text] = OpenTextBytes(path);
   return std::shared_ptr<const JsonRows>(new JsonRows(std::move(file), text, path.string()));
 }
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <string_view>
 
-#include "engine/io/mapped_file.h"
 #include "training/data/scanned_rows.h"
 
 namespace tandem::training {
@@ -23,7 +22,7 @@ class JsonRows final : public ScannedRows {
   nlohmann::ordered_json Read(int64_t i) const override;
 
  private:
-  JsonRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text, std::string name);
+  JsonRows(std::shared_ptr<const void> file, std::string_view text, std::string name);
   bool Next(Cursor* at, Row* row) const override;
   bool NextLine(Cursor* at, Row* row) const;
   bool NextElement(Cursor* at, Row* row) const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "engine/base/check.h"
-#include "training/data/permutation.h"
 
 namespace tandem::training {
 namespace {
@@ -36,7 +35,14 @@ PackedRow PaddingRow(int64_t row_length, TokenId pad, int64_t max_sequence) {
 }
 
 Packer::Packer(const PackerOptions& options, std::function<Sample(int64_t index)> make)
-    : options_(options), make_(std::move(make)) {
+    : options_(options),
+      order_{.n = options.n_samples,
+             .shuffle = options.shuffle,
+             .kind = options.order,
+             .seed = options.seed,
+             .window = options.shuffle_window,
+             .mixture = options.mixture},
+      make_(std::move(make)) {
   TANDEM_CHECK(options.row_length > 0 && options.n_samples > 0);
   if (options_.max_sequence <= 0) options_.max_sequence = options.row_length;
   if (options_.max_segments <= 0) options_.max_segments = options.row_length;
@@ -50,14 +56,6 @@ void Packer::Restore(PackerState state) {
 
 double Packer::epoch() const {
   return static_cast<double>(state_.next) / static_cast<double>(options_.n_samples);
-}
-
-int64_t Packer::IndexOf(int64_t number) const {
-  const int64_t epoch = number / options_.n_samples;
-  const int64_t within = number % options_.n_samples;
-  return options_.shuffle
-             ? Permute(options_.seed + static_cast<uint64_t>(epoch), options_.n_samples, within)
-             : within;
 }
 
 const Sample& Packer::Pending(size_t i) {

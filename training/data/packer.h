@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "training/data/order/sample_order.h"
 #include "training/data/sample.h"
 
 namespace tandem::training {
@@ -24,16 +25,19 @@ struct PackerOptions {
   int64_t max_segments = 0;  // per row; a pair counts as one
   Packing packing = Packing::kBestFit;
   Overflow overflow = Overflow::kTruncate;
-  bool shuffle = true;
+  bool shuffle = true;  // the following until mixture: see SampleOrder
+  OrderKind order = OrderKind::kPermuted;
   uint64_t seed = 0;
   int64_t n_samples = 0;
+  int64_t shuffle_window = 0;
+  std::vector<MixturePart> mixture = {};
   int64_t n_epochs = 0;  // 0: no end
   int64_t window = 64;   // pending samples that first and best fit consider
   TokenId pad = 0;
 };
 
 // The position of a packer, complete for an exact resume. Samples are counted over all epochs:
-// number g is sample Permute(seed + epoch, n, g % n) of epoch g / n.
+// number g is sample SampleOrder::IndexOf(g) of the corpus.
 struct PackerState {
   int64_t next = 0;              // number of the next sample
   std::vector<int64_t> pending;  // taken, not yet in a row, oldest first
@@ -83,7 +87,7 @@ class Packer {
   int64_t truncated() const { return truncated_; }
 
  private:
-  int64_t IndexOf(int64_t number) const;
+  int64_t IndexOf(int64_t number) const { return order_.IndexOf(number); }
   const Sample& Keep(int64_t number, Sample sample);
   const Sample& Pending(size_t i);
   bool Cuts(Overflow how) const;
@@ -97,6 +101,7 @@ class Packer {
                  PackedRow* row) const;
 
   PackerOptions options_;
+  SampleOrder order_;
   std::function<Sample(int64_t)> make_;
   PackerState state_;
   std::map<int64_t, Sample> made_;  // the samples of state_.pending, by number

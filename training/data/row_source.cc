@@ -7,8 +7,8 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/progress.h"
+#include "training/data/order/permutation.h"
 #include "training/data/pair.h"
-#include "training/data/permutation.h"
 
 namespace tandem::training {
 namespace {

@@ -30,6 +30,13 @@ struct Sample {
   }
 };
 
+// Continues a shorter sample with `pad` to `n_tokens` and trains on every token, padding included:
+// the mean loss of pipelines without a mask.
+inline void TrainOnAll(Sample* sample, size_t n_tokens, TokenId pad) {
+  if (sample->tokens.size() < n_tokens) sample->tokens.resize(n_tokens, pad);
+  sample->trained.assign(sample->tokens.size(), 1);
+}
+
 // Tokens of the sample; for a pair of its longer sequence.
 inline int64_t LongestSequence(const Sample& sample) {
   size_t longest = 0;

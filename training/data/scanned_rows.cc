@@ -1,7 +1,5 @@
 #include "training/data/scanned_rows.h"
 
-#include <cstddef>
-#include <span>
 #include <utility>
 
 #include "engine/base/check.h"
@@ -13,8 +11,7 @@ constexpr int64_t kStride = 32;
 
 }  // namespace
 
-ScannedRows::ScannedRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
-                         std::string name)
+ScannedRows::ScannedRows(std::shared_ptr<const void> file, std::string_view text, std::string name)
     : file_(std::move(file)), text_(text), name_(std::move(name)) {}
 
 void ScannedRows::Index(Cursor begin) {
@@ -37,10 +34,5 @@ ScannedRows::Row ScannedRows::Find(int64_t i) const {
 }
 
 std::string ScannedRows::Where(int64_t i) const { return "line " + std::to_string(Find(i).line); }
-
-std::string_view TextOf(const engine::MappedFile& file) {
-  const std::span<const std::byte> bytes = file.bytes();
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
 
 }  // namespace tandem::training

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/io/mapped_file.h"
 #include "training/data/row_file.h"
 
 namespace tandem::training {
@@ -32,8 +31,7 @@ class ScannedRows : public RowFile {
   };
 
   // `file`, if any, keeps `text` alive.
-  ScannedRows(std::shared_ptr<const engine::MappedFile> file, std::string_view text,
-              std::string name);
+  ScannedRows(std::shared_ptr<const void> file, std::string_view text, std::string name);
   // Finds all rows behind `begin`.
   void Index(Cursor begin);
   // Returns the next row and moves the cursor behind it; false at the end.
@@ -42,14 +40,11 @@ class ScannedRows : public RowFile {
   std::string_view text() const { return text_; }
 
  private:
-  std::shared_ptr<const engine::MappedFile> file_;
+  std::shared_ptr<const void> file_;
   std::string_view text_;
   std::string name_;
   std::vector<Cursor> places_;  // before rows 0, 32, 64, …
   int64_t n_rows_ = 0;
 };
-
-// The text of a mapped file.
-std::string_view TextOf(const engine::MappedFile& file);
 
 }  // namespace tandem::training

@@ -13,6 +13,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "training/data/text_bytes.h"
 
 namespace tandem::training {
 namespace {
@@ -89,7 +90,7 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 }
 
 bool IsRowFile(const fs::path& path) {
-  const std::string extension = ExtensionOf(path);
+  const std::string extension = ExtensionOf(WithoutCompression(path));
   const bool is_known = extension == ".parquet" || extension == ".csv" || extension == ".jsonl" ||
                         extension == ".ndjson" || extension == ".json";
   return is_known && fs::is_regular_file(path) &&
@@ -101,7 +102,7 @@ using Splits = std::map<std::string, std::vector<fs::path>>;
 void AddSplitsOf(const fs::path& folder, Splits& splits) {
   for (const fs::path& entry : Entries(folder)) {
     if (IsRowFile(entry)) {
-      splits[ParseShardName(entry.stem().string()).split].push_back(entry);
+      splits[ParseShardName(WithoutCompression(entry).stem().string()).split].push_back(entry);
       continue;
     }
     const std::string name = entry.filename().string();
@@ -119,7 +120,7 @@ void CheckComplete(const std::vector<fs::path>& files) {
   uint64_t expected = 0;
   std::optional<uint64_t> count;
   for (const fs::path& file : files) {
-    const ShardName name = ParseShardName(file.stem().string());
+    const ShardName name = ParseShardName(WithoutCompression(file).stem().string());
     if (!name.number) continue;
     if (!count) count = name.number->second;
     if (name.number->first != expected || name.number->second != *count) {
@@ -202,17 +203,6 @@ fs::path OutOfCache(const fs::path& folder) {
           " versions of the data set and refs/main names none of them; give the path of one");
 }
 
-std::vector<fs::path> PartsOfList(const fs::path& path) {
-  const std::string text = path.string();
-  std::vector<fs::path> parts;
-  for (size_t from = 0; from <= text.size();) {
-    const size_t end = std::min(text.find(kListMark, from), text.size());
-    if (end > from) parts.emplace_back(text.substr(from, end - from));
-    from = end + 1;
-  }
-  return parts;
-}
-
 bool HasAny(const fs::path& path, std::string_view marks) {
   return path.string().find_first_of(marks) != std::string::npos;
 }
@@ -253,10 +243,21 @@ std::vector<fs::path> OfOne(const fs::path& path, const std::string& split) {
 
 }  // namespace
 
+std::vector<fs::path> PartsOfList(const fs::path& path) {
+  const std::string text = path.string();
+  std::vector<fs::path> parts;
+  for (size_t from = 0; from <= text.size();) {
+    const size_t end = std::min(text.find(kListMark, from), text.size());
+    if (end > from) parts.emplace_back(text.substr(from, end - from));
+    from = end + 1;
+  }
+  return parts;
+}
+
 bool IsParquetName(const fs::path& path) { return ExtensionOf(path) == ".parquet"; }
 
 RowContainer ContainerOf(const fs::path& path) {
-  const std::string extension = ExtensionOf(path);
+  const std::string extension = ExtensionOf(WithoutCompression(path));
   if (extension == ".parquet") return RowContainer::kParquet;
   return extension == ".csv" ? RowContainer::kCsv : RowContainer::kJson;
 }

@@ -6,8 +6,8 @@
 
 namespace tandem::training {
 
-// The files of rows (.parquet, .csv, .jsonl, .ndjson, .json) that a path selects, ordered by name.
-// A path is
+// The files of rows (.parquet, .csv, .jsonl, .ndjson, .json; all but Parquet also as .gz or .zst)
+// that a path selects, ordered by name. A path is
 // - a file;
 // - a pattern: * and ? in its last component, as in a shell;
 // - a list of paths separated by ;, in this order;
@@ -20,6 +20,9 @@ namespace tandem::training {
 // files.
 std::vector<std::filesystem::path> ListShards(const std::filesystem::path& path,
                                               const std::string& split = "");
+
+// The paths of a list separated by ;, or the path itself.
+std::vector<std::filesystem::path> PartsOfList(const std::filesystem::path& path);
 
 // Whether a path selects files by another name: a directory, a pattern, a list.
 bool MeansShards(const std::filesystem::path& path);

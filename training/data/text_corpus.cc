@@ -1,6 +1,7 @@
 #include "training/data/text_corpus.h"
 
 #include "engine/base/error.h"
+#include "training/data/text_bytes.h"
 
 namespace tandem::training {
 namespace {
@@ -47,10 +48,9 @@ std::vector<std::string_view> SplitAtDelimiterLines(std::string_view text,
 
 TextCorpus TextCorpus::Open(const std::filesystem::path& path, std::string_view delimiter) {
   TextCorpus corpus;
-  corpus.file_ = engine::MappedFile::Open(path);
+  const auto [file, text] = OpenTextBytes(path);
+  corpus.file_ = file;
   corpus.name_ = path.string();
-  const std::span<const std::byte> bytes = corpus.file_->bytes();
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (text.substr(0, kLookedAt).find('\0') != std::string_view::npos) {
     throw Error(ErrorCode::kDataLoss,
                 corpus.name_ + ": the file is binary or UTF-16; convert it to UTF-8 text");

@@ -7,8 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/io/mapped_file.h"
-
 namespace tandem::training {
 
 // A text file split into samples at lines that consist of a delimiter. Strips white space around
@@ -28,7 +26,7 @@ class TextCorpus {
   const std::string& name() const { return name_; }
 
  private:
-  std::shared_ptr<const engine::MappedFile> file_;
+  std::shared_ptr<const void> file_;
   std::vector<std::string_view> samples_;
   std::string name_;
 };

@@ -183,6 +183,34 @@ void RefuseUnmatched(const LoraOptions& options, const engine::FamilySpec& famil
                   "; set lora.unmatched: note to ignore alternatives without a match");
 }
 
+using LoraPattern = std::vector<std::pair<std::string, double>>;
+
+// PEFT's rule: a name matches a path that it equals or ends, at a dot.
+bool EndsPath(const std::string& path, const std::string& name) {
+  return path == name || path.ends_with("." + name);
+}
+
+double ValueFor(const LoraPattern& pattern, const std::string& path, double otherwise) {
+  const auto found = std::find_if(pattern.begin(), pattern.end(),
+                                  [&](const auto& entry) { return EndsPath(path, entry.first); });
+  return found == pattern.end() ? otherwise : found->second;
+}
+
+void RefuseUnusedPatterns(const char* key, const LoraPattern& pattern,
+                          const std::vector<LoraTarget>& targets,
+                          const std::vector<engine::WeightSpec>& specs) {
+  for (const auto& entry : pattern) {
+    const bool used = std::any_of(targets.begin(), targets.end(), [&](const LoraTarget& target) {
+      return EndsPath(engine::ModulePath(specs[static_cast<size_t>(target.weight)]), entry.first);
+    });
+    if (used) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string(key) + ": \"" + entry.first +
+                    "\" is no adapted module and ends no path of one; a name is a path such as "
+                    "self_attn.q_proj, not an expression");
+  }
+}
+
 }  // namespace
 
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
@@ -190,16 +218,22 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::ModelConfig& config) {
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
-  const float scale = engine::LoraScale(options.alpha, options.rank, options.rank_stabilized);
   const Matcher matcher(options, family, config);
   const std::vector<bool> router = engine::RouterWeights(family, config, specs);
   std::vector<LoraTarget> targets;
   for (size_t i = 0; i < specs.size(); ++i) {
     if (!linear[i] || !matcher.Matches(engine::ModulePath(specs[i]))) continue;
     if (router[i] && options.module_path.empty()) continue;  // only an expression adapts routers
-    targets.push_back({static_cast<int32_t>(i), options.rank, scale});
+    const std::string path = engine::ModulePath(specs[i]);
+    const auto rank = static_cast<int64_t>(
+        ValueFor(options.rank_pattern, path, static_cast<double>(options.rank)));
+    const double alpha = ValueFor(options.alpha_pattern, path, options.alpha);
+    targets.push_back(
+        {static_cast<int32_t>(i), rank, engine::LoraScale(alpha, rank, options.rank_stabilized)});
   }
   if (!targets.empty()) {
+    RefuseUnusedPatterns("lora.rank_pattern", options.rank_pattern, targets, specs);
+    RefuseUnusedPatterns("lora.alpha_pattern", options.alpha_pattern, targets, specs);
     if (options.unmatched == Unmatched::kError) RefuseUnmatched(options, family, config);
     return targets;
   }
@@ -291,6 +325,18 @@ std::vector<float> InitialLora(const engine::WeightSpec& spec, LoraInit init, ui
   return values;
 }
 
+namespace {
+
+// The alpha of lora.alpha_pattern; of a loaded adapter the one that gives its scale.
+double ShortestAlpha(double alpha, const LoraTarget& target, const LoraOptions& options) {
+  const double rounded = std::round(alpha * 1e4) / 1e4;
+  const bool same =
+      engine::LoraScale(rounded, target.rank, options.rank_stabilized) == target.scale;
+  return same ? rounded : alpha;
+}
+
+}  // namespace
+
 std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarget>& targets,
                          const std::vector<engine::WeightSpec>& base_specs,
                          const std::string& base_model) {
@@ -302,7 +348,15 @@ std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarge
   config.dropout = options.dropout;
   for (const LoraTarget& target : targets) {
     const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
-    config.target_modules.push_back(engine::ModulePath(spec));
+    const std::string path = engine::ModulePath(spec);
+    config.target_modules.push_back(path);
+    if (target.rank != options.rank) config.ranks[path] = target.rank;
+    const double rank = static_cast<double>(target.rank);
+    const double alpha =
+        static_cast<double>(target.scale) * (options.rank_stabilized ? std::sqrt(rank) : rank);
+    if (target.scale != engine::LoraScale(options.alpha, target.rank, options.rank_stabilized)) {
+      config.alphas[path] = ShortestAlpha(alpha, target, options);
+    }
     config.fan_in_fan_out = config.fan_in_fan_out || IsConv(spec);
   }
   return engine::LoraConfigText(config);

@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tandem::training {
 
@@ -33,6 +35,10 @@ struct LoraOptions {
   int64_t rank = 16;
   double alpha = 32;             // A x is multiplied by alpha / rank
   bool rank_stabilized = false;  // by alpha / sqrt(rank) instead
+  // PEFT's rank_pattern and alpha_pattern: other values for modules whose path is the name or ends
+  // with it. The first match counts.
+  std::vector<std::pair<std::string, double>> rank_pattern;
+  std::vector<std::pair<std::string, double>> alpha_pattern;
   // Regular expression on the paths of linear layers ("model.layers.0.mlp.up_proj"). Empty: all but
   // the head and the routers of experts.
   std::string module_path;

@@ -41,8 +41,9 @@ T* Reserve(AlignedBuffer& buffer, int64_t elements) {
 }
 
 void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* logits, int64_t vocab,
-                     float lse, int64_t target, float weight, float soft_cap, engine::Matrix& dz,
-                     int64_t row) {
+                     float lse, int64_t target, float weight, float soft_cap, float z_loss,
+                     engine::Matrix& dz, int64_t row) {
+  const float likelihood_factor = 1 + 2 * z_loss * lse;
   if (dz.dtype == DType::kBF16) {
     kernels.cross_entropy_gradient_bf16(
         {.logits = logits,
@@ -51,7 +52,8 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
          .target = target,
          .weight = weight,
          .soft_cap = soft_cap,
-         .dz = static_cast<engine::Bf16*>(dz.data) + row * dz.stride});
+         .dz = static_cast<engine::Bf16*>(dz.data) + row * dz.stride,
+         .likelihood_factor = likelihood_factor});
   } else {
     kernels.cross_entropy_gradient_f32({.logits = logits,
                                         .vocab = vocab,
@@ -59,7 +61,8 @@ void FormGradientRow(const engine::TrainingKernelTable& kernels, const float* lo
                                         .target = target,
                                         .weight = weight,
                                         .soft_cap = soft_cap,
-                                        .dz = static_cast<float*>(dz.data) + row * dz.stride});
+                                        .dz = static_cast<float*>(dz.data) + row * dz.stride,
+                                        .likelihood_factor = likelihood_factor});
   }
 }
 
@@ -138,6 +141,8 @@ class Tile {
       const auto weight = static_cast<double>(args_.weights[i]);
       result->weighted_loss -= weight * static_cast<double>(logprob);
       result->weight += weight;
+      result->weighted_z_loss +=
+          weight * static_cast<double>(args_.z_loss) * static_cast<double>(lse_[r]) * lse_[r];
       if (token_logprobs != nullptr) token_logprobs[i] = logprob;
     }
   }
@@ -195,7 +200,7 @@ class Tile {
       LookForHit(r);  // the row is in cache here
       const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
       FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i],
-                      args_.weights[i] * args_.scale, args_.soft_cap, dz, r);
+                      args_.weights[i] * args_.scale, args_.soft_cap, args_.z_loss, dz, r);
     });
     return dz;
   }

@@ -16,7 +16,9 @@ struct CrossEntropyArgs {
   std::span<const TokenId> targets;  // [rows]; -1 where the row is not trained
   std::span<const float> weights;    // [rows]; 0 where the row is not trained
   float scale = 1;                   // 1 / sum of weights of the whole (accumulated) batch
-  int64_t tile_rows = 0;             // 0: as many as kCrossEntropyBytes allows
+  // Adds z_loss * log-sum-exp^2 to every row's loss (PaLM, Chowdhery et al., 2022, section 5).
+  float z_loss = 0;
+  int64_t tile_rows = 0;  // 0: as many as kCrossEntropyBytes allows
 };
 
 // Limit of CrossEntropy's workspace, unless 64 rows of logits need more.
@@ -41,14 +43,16 @@ struct CrossEntropyWorkspace {
 };
 
 struct CrossEntropyResult {
-  double weighted_loss = 0;   // sum of weight * negative log-likelihood (not scaled)
-  double weight = 0;          // sum of the weights
-  double correct_weight = 0;  // of rows whose target has the greatest logit
+  double weighted_loss = 0;    // sum of weight * negative log-likelihood (not scaled)
+  double weight = 0;           // sum of the weights
+  double correct_weight = 0;   // of rows whose target has the greatest logit
+  double weighted_z_loss = 0;  // sum of weight * z_loss * log-sum-exp^2; not part of weighted_loss
 };
 
 // Token-weighted cross-entropy over tiles of rows. Rows with weight 0 are skipped before the
 // product; logits exist for one tile at a time. Log-likelihoods use engine::LogSumExp, as serving's
-// log-probabilities do. With `dhidden` the same pass forms the gradient of scale * loss:
+// log-probabilities do. With `dhidden` the same pass forms the gradient of scale * (loss + z_loss *
+// log-sum-exp^2):
 // - dhidden [rows, hidden_dim] (f32) is written, with zeros for untrained rows;
 // - dhead [vocab, hidden_dim] += (null: frozen, skips its product); dbias += (null: no bias).
 // The tile size does not change a bit of the losses and dhidden; dhead and dbias sum tile by tile.

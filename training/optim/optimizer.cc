@@ -8,6 +8,7 @@
 #include "engine/base/check.h"
 #include "engine/kernels/training_kernels.h"
 #include "engine/tensor/split_master.h"
+#include "training/optim/update_rules.h"
 
 namespace tandem::training {
 namespace {
@@ -71,13 +72,27 @@ double GlobalNorm(OpsContext& ops, std::span<const ParameterState> parameters) {
   return std::sqrt(total);
 }
 
-MomentLayout MomentsOf(const OptimizerSpec& spec, int64_t elements, bool may_be_coded) {
+bool IsOrthogonalised(const OptimizerSpec& spec, const TensorForm& form) {
+  return spec.kind == OptimizerKind::kMuon && form.is_matrix && form.is_of_layer && form.rows > 1 &&
+         form.columns > 1;
+}
+
+MomentLayout MomentsOf(const OptimizerSpec& spec, const TensorForm& form) {
   MomentLayout layout;
-  layout.first = spec.kind != OptimizerKind::kSgd || spec.momentum > 0;
-  layout.second = spec.kind != OptimizerKind::kSgd;
-  layout.coded =
-      spec.state == MomentState::k8Bit && layout.first && may_be_coded && elements >= kLeastCoded;
+  layout.first =
+      spec.kind == OptimizerKind::kSgd ? spec.momentum > 0 : spec.kind != OptimizerKind::kAdafactor;
+  layout.second = spec.kind != OptimizerKind::kSgd && spec.kind != OptimizerKind::kLion &&
+                  !IsOrthogonalised(spec, form);
+  if (spec.kind == OptimizerKind::kAdafactor && form.rows > 1 && form.columns > 1) {
+    layout.factors = form.rows + form.columns;
+  }
+  layout.coded = spec.state == MomentState::k8Bit && layout.first && form.is_matrix &&
+                 form.rows * form.columns >= kLeastCoded;
   return layout;
+}
+
+int64_t SecondMomentElements(const MomentLayout& layout, int64_t elements) {
+  return layout.factors > 0 ? layout.factors : elements;
 }
 
 int64_t MomentBlocks(int64_t elements) {
@@ -85,6 +100,7 @@ int64_t MomentBlocks(int64_t elements) {
 }
 
 int64_t MomentBytes(const MomentLayout& layout, int64_t elements) {
+  if (layout.factors > 0) return layout.factors * static_cast<int64_t>(sizeof(float));
   const int64_t each = layout.coded
                            ? elements + MomentBlocks(elements) * static_cast<int64_t>(sizeof(float))
                            : elements * static_cast<int64_t>(sizeof(float));
@@ -93,6 +109,12 @@ int64_t MomentBytes(const MomentLayout& layout, int64_t elements) {
 
 void ApplyOptimizer(OpsContext& ops, const OptimizerSpec& spec, double learning_rate, int64_t t,
                     double gradient_scale, std::span<const ParameterState> parameters) {
+  const UpdateStep step{&spec, learning_rate, t, gradient_scale};
+  if (spec.kind == OptimizerKind::kAdafactor || spec.kind == OptimizerKind::kLion) {
+    const auto rule = spec.kind == OptimizerKind::kLion ? UpdateByLion : UpdateByAdafactor;
+    for (const ParameterState& parameter : parameters) rule(ops, step, parameter);
+    return;
+  }
   const auto& kernels = engine::TrainingKernels(ops.kernels());
   const bool sgd = spec.kind == OptimizerKind::kSgd;
   const auto update = sgd ? kernels.sgd : kernels.adam;
@@ -108,7 +130,12 @@ void ApplyOptimizer(OpsContext& ops, const OptimizerSpec& spec, double learning_
   shared.learning_rate = static_cast<float>(learning_rate);
   for (const ParameterState& parameter : parameters) {
     TANDEM_CHECK((parameter.master != nullptr) != (parameter.high != nullptr));
-    const bool decays = spec.kind == OptimizerKind::kAdamW && parameter.decays;
+    if (parameter.orthogonalised) {
+      UpdateByMuon(ops, step, parameter);
+      continue;
+    }
+    const bool decays = parameter.decays &&
+                        (spec.kind == OptimizerKind::kAdamW || spec.kind == OptimizerKind::kMuon);
     const int64_t n_tasks = (parameter.elements + kElementsPerTask - 1) / kElementsPerTask;
     ops.pool().ParallelFor(n_tasks, [&](int64_t task, int) {
       engine::UpdateArgs args = shared;

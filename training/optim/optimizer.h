@@ -12,7 +12,14 @@
 
 namespace tandem::training {
 
-enum class OptimizerKind { kAdam, kAdamW, kSgd };
+enum class OptimizerKind {
+  kAdam,
+  kAdamW,
+  kSgd,
+  kAdafactor,  // Shazeer and Stern, 2018, algorithms 4 and 5: no first moment
+  kLion,       // Chen et al., 2023, algorithm 2: one moment
+  kMuon,       // Jordan et al., 2024: for the matrices of layers; AdamW for all other tensors
+};
 
 // Storage of moments. k8Bit codes the moments of matrices with at least kLeastCoded elements. Those
 // of embeddings, norms, biases and smaller matrices stay f32.
@@ -31,7 +38,14 @@ struct OptimizerSpec {
   // Regular expressions on names of weights that do not decay. Absent: norm scales and biases do
   // not.
   std::optional<std::vector<std::string>> decay_exclude = std::nullopt;
-  double clip_norm = 1.0;  // 0: no clipping
+  double clip_norm = 1.0;   // 0: no clipping
+  double muon_beta = 0.95;  // momentum of kMuon's matrices
+  // Root mean square of a kMuon update before the learning rate, as AdamW's has (Liu et al., 2025).
+  // 0: Jordan's factor sqrt(max(1, rows / columns)) instead.
+  double muon_consistent_rms = 0.2;
+  double ema_decay = 0;  // of the moving average of the weights; 0: none
+
+  bool is_adam() const { return kind == OptimizerKind::kAdam || kind == OptimizerKind::kAdamW; }
 };
 
 // The moments that a tensor has.
@@ -39,9 +53,19 @@ struct MomentLayout {
   bool first = true;
   bool second = true;
   bool coded = false;
+  int64_t factors = 0;  // of the second moment: sums of rows and of columns; 0: one per element
 };
-// `may_be_coded`: true for a matrix that is no embedding.
-MomentLayout MomentsOf(const OptimizerSpec& spec, int64_t elements, bool may_be_coded);
+// What the optimiser knows of a tensor's shape and role.
+struct TensorForm {
+  int64_t rows = 0;
+  int64_t columns = 1;
+  bool is_matrix = false;   // not an embedding, a vector or a convolution
+  bool is_of_layer = true;  // false: the head
+};
+// Whether kMuon treats a tensor of this form as a matrix.
+bool IsOrthogonalised(const OptimizerSpec& spec, const TensorForm& form);
+MomentLayout MomentsOf(const OptimizerSpec& spec, const TensorForm& form);
+int64_t SecondMomentElements(const MomentLayout& layout, int64_t elements);
 int64_t MomentBlocks(int64_t elements);  // number of scales of a coded moment
 int64_t MomentBytes(const MomentLayout& layout, int64_t elements);
 
@@ -49,6 +73,9 @@ int64_t MomentBytes(const MomentLayout& layout, int64_t elements);
 // signed 16-bit remainder. The high half is the weight for computing and export.
 struct ParameterState {
   int64_t elements = 0;
+  int64_t columns = 1;          // of each row
+  bool factored = false;        // v holds sums of the rows, then of the columns
+  bool orthogonalised = false;  // kMuon
   bool decays = true;
   float* master = nullptr;       // f32 compute: the weight
   engine::Bf16* high = nullptr;  // bf16 compute: split master

@@ -1,5 +1,6 @@
 #include "engine/ops/heads.h"
 #include "engine/ops/rows.h"
+#include "training/ops/neftune.h"
 #include "training/ops/norm.h"
 #include "training/program/nodes.h"
 
@@ -13,6 +14,10 @@ void ForwardEmbed(NodeRun& run, const Node& node) {
   engine::GatherRows(run.ops(), run.PanelsOf(node),
                      node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
                      static_cast<float*>(y.data), y.stride);
+  if (node.factor > 0 && run.training()) {
+    AddNeftuneNoise(run.ops(), run.Sources(), batch.segments, node.factor, batch.dropout_seed,
+                    y.cols, static_cast<float*>(y.data));
+  }
 }
 
 void BackwardEmbed(NodeRun& run, const Node& node, const BackwardStep&) {

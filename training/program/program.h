@@ -120,7 +120,8 @@ struct Node {
   float eps = 0;
   float rate = 0;
   float factor = 0;    // kScale; kClamp, kSoftCap: the limit; kMix: the offset of its weights;
-                       // kMatchMagnitude, kAboveCut: the number of the same argument
+                       // kMatchMagnitude, kAboveCut: the number of the same argument; kEmbed:
+                       // alpha of NEFTune's noise, 0 for none
   float soft_cap = 0;  // kCrossEntropy
   int64_t first = 0;   // kColumns, kSliceHeads, kMix
   int64_t heads = 0;   // kSliceHeads, kJoinHeads
@@ -168,6 +169,8 @@ struct RecordOptions {
   RematOptions remat;
   RouterLossOptions router_loss;
   float lora_dropout = 0;   // on the input of A, while training
+  float neftune_alpha = 0;  // of the noise on the tokens' embeddings, while training
+  float z_loss = 0;         // factor of the squared log-sum-exp of the logits, while training
   bool head_twice = false;  // training reweighs (executor.h): counted as computed twice
 };
 
@@ -190,6 +193,7 @@ struct Program {
   int64_t packed_bytes = 0;  // upper bound of the packed ReLU results, outside the arena
   bool head_twice = false;
   RouterLossOptions router_loss;
+  float z_loss = 0;  // of the head, while training
 
   int64_t forward_flops() const;
   int64_t training_flops() const;   // forward and backward of one micro-batch, without

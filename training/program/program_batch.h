@@ -17,7 +17,7 @@ struct ProgramBatch {
   std::span<const Segment> segments;    // at most the program's max_segments
   std::span<const TokenId> targets;     // [rows]; -1 where the row is not trained
   std::span<const float> weights;       // [rows]; 0 where the row is not trained
-  std::span<const DropoutRow> sources;  // [rows]; only programs with dropout read it
+  std::span<const DropoutRow> sources;  // [rows]; only programs with dropout or noise read it
   uint64_t dropout_seed = 0;
 };
 

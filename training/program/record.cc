@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
@@ -22,21 +23,22 @@ using engine::Weight;
 // f32, inserts a kRound node, once per value, exactly where ServingOps rounds.
 class Recorder : public engine::LayerOps {
  public:
-  Recorder(Program* program, const std::vector<LoraTarget>& targets, float lora_dropout)
-      : p_(program) {
+  Recorder(Program* program, const std::vector<LoraTarget>& targets, const RecordOptions& options)
+      : p_(program), neftune_alpha_(options.neftune_alpha) {
     auto next = static_cast<int32_t>(p_->weight_specs.size() - 2 * targets.size());
     for (const LoraTarget& target : targets) {
       LoraNode& lora = lora_[target.weight];
       lora.a = next++;
       lora.b = next++;
       lora.scale = target.scale;
-      lora.rate = lora_dropout;
+      lora.rate = options.lora_dropout;
     }
   }
 
   Act Embed(const Weight& table) override {
     Node node(OpKind::kEmbed);
     node.weights = {table.index};
+    node.factor = std::exchange(neftune_alpha_, 0.0f);  // noise on the tokens' first embedding only
     return Emit(std::move(node), DType::kF32, table.spec->k);
   }
 
@@ -408,6 +410,7 @@ class Recorder : public engine::LayerOps {
   }
 
   Program* p_;
+  float neftune_alpha_;
   std::map<int32_t, int32_t> rounded_;  // f32 value -> its rounded copy
   std::map<int32_t, LoraNode> lora_;    // by weight
 };
@@ -469,6 +472,7 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   program.max_segments = options.max_segments;
   program.head_twice = options.head_twice;
   program.router_loss = options.router_loss;
+  program.z_loss = options.z_loss;
   program.weight_specs = family.list_weights(config);
   program.trained = options.trained;
   if (program.trained.empty()) {
@@ -484,7 +488,7 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
   }
 
   const engine::Weights weights = NamesOnly(base);
-  Recorder recorder(&program, options.lora, options.lora_dropout);
+  Recorder recorder(&program, options.lora, options);
   family.forward(config, weights, recorder);
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
 

@@ -5,30 +5,17 @@
 #include <algorithm>
 #include <chrono>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/progress.h"
 #include "training/observe/roof.h"
+#include "training/run/process_memory.h"
 #include "training/run/run_metrics.h"
 #include "training/setup/run_parts.h"
 
 namespace tandem::training {
 namespace {
-
-// A field of /proc/self/status in bytes; 0 where the system has none.
-int64_t StatusBytes(const std::string& field) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (!line.starts_with(field + ":")) continue;
-    std::istringstream words(line.substr(field.size() + 1));
-    int64_t kib = 0;
-    words >> kib;
-    return kib * 1024;
-  }
-  return 0;
-}
 
 // Resets the peak memory of the process to its present use.
 void ResetPeak() { std::ofstream("/proc/self/clear_refs") << "5\n"; }

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <optional>
 
+#include "engine/base/available_memory.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/base/progress.h"
@@ -12,6 +13,7 @@
 #include "training/dist/agreement.h"
 #include "training/lora/lora.h"
 #include "training/plan/plan.h"
+#include "training/run/process_memory.h"
 #include "training/run/run_checkpoint.h"
 #include "training/run/run_export.h"
 #include "training/run/run_metrics.h"
@@ -59,6 +61,7 @@ class Run {
     Announce();
     // A rollback needs a checkpoint to return to.
     if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
+    if (spec_.train.sample.at_start && progress_.step == 0) Sample();
     ProgressTask task("training " + spec_.run_name, "steps", spec_.train.steps, progress_.step);
     while (progress_.step < spec_.train.steps) {
       if (IsStopRequested()) return Stop();
@@ -110,7 +113,8 @@ class Run {
 
   void Begin() {
     const auto found = checkpoints_.Begin();
-    const bool has_initial_weights = spec_.is_dpo() && FindReference(found.has_value());
+    const bool has_initial_weights =
+        spec_.is_dpo() && spec_.dpo.loss.has_reference() && FindReference(found.has_value());
     if (found) {
       progress_ = RestoreRun(parts_, *found, [this](const std::string& what) { Warn(what); });
       if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
@@ -118,6 +122,7 @@ class Run {
     } else if (!has_initial_weights) {
       InitialWeights(parts_);
     }
+    if (!found) parts_.trainer.parameters().ResetAverage();
     parts_.trainer.MastersChanged();
     epochs_ = static_cast<int64_t>(parts_.packer.epoch());
     if (!is_first()) return;
@@ -395,6 +400,7 @@ class Run {
     Save(Wait::kYes);
     FlushMetrics();
     if (spec_.train.sample.every > 0) Sample();
+    ReportMemory();
     if (!spec_.checkpoint.export_model || !is_first()) return;
     const bool is_adapter = parts_.is_adapter();
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
@@ -411,7 +417,31 @@ class Run {
     (is_adapter ? outcome_.adapter_dir : outcome_.model_dir) = dir;
     Report("message",
            std::string(is_adapter ? "adapter" : "model") + " exported to " + dir.string());
+    if (spec_.checkpoint.export_average) ExportAverage();
     if (spec_.lora.export_merged && is_adapter) Merge(dir);
+  }
+
+  void ExportAverage() {
+    const fs::path dir = context_.dir / "ema";
+    ParameterStore& parameters = parts_.trainer.parameters();
+    parameters.SwapAverage();
+    ExportRun(parts_, dir);
+    parameters.SwapAverage();
+    Report("message", "moving average of the weights exported to " + dir.string());
+  }
+
+  // The words of MaxText's line, so that scripts that look for it work.
+  void ReportMemory() {
+    const auto used = static_cast<double>(StatusBytes("VmHWM"));
+    const int64_t set = spec_.resources.memory_max_bytes;
+    const auto limit =
+        static_cast<double>(set > 0 ? set : AvailableMemoryBytes() + StatusBytes("VmRSS"));
+    char text[160];
+    std::snprintf(text, sizeof text,
+                  "Memstats: after the run: using (GB) %.2f / %.2f (%.1f%%) on this process, the "
+                  "peak and its limit",
+                  used / 1e9, limit / 1e9, 100 * used / limit);
+    Report("message", text);
   }
 
   void Merge(const fs::path& adapter) {

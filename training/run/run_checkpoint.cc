@@ -37,6 +37,10 @@ ordered_json Settings(const RunParts& parts) {
                            {"header", static_cast<int>(parts.spec.data.header)},
                            {"shuffle", parts.spec.data.shuffle},
                            {"data_seed", parts.spec.data.seed},
+                           {"data_order", static_cast<int>(parts.spec.data.order)},
+                           {"shuffle_window", parts.spec.data.shuffle_window},
+                           {"mixture_weights", parts.spec.data.mixture_weights},
+                           {"loss_mask", static_cast<int>(parts.spec.data.loss_mask)},
                            {"per_device_batch_size", t.per_device_batch_size},
                            {"gradient_accumulation_steps", t.gradient_accumulation_steps},
                            {"optimizer", static_cast<int>(t.optimizer.kind)},
@@ -57,11 +61,18 @@ ordered_json Settings(const RunParts& parts) {
                            {"decay_fraction", t.schedule.decay_fraction},
                            {"decay_steps", t.schedule.decay_steps},
                            {"decay_style", static_cast<int>(t.schedule.decay_style)}};
+  settings["ema_decay"] = t.optimizer.ema_decay;
+  settings["muon_beta"] = t.optimizer.muon_beta;
+  settings["muon_consistent_rms"] = t.optimizer.muon_consistent_rms;
+  settings["z_loss"] = t.z_loss;
+  settings["neftune_noise_alpha"] = t.neftune_alpha;
   settings["router_aux_loss"] = t.router_aux_loss;
   settings["router_z_loss"] = t.router_z_loss;
   settings["dropout"] = parts.trainer.config().dropout;
   if (parts.is_adapter()) settings["lora_dropout"] = parts.spec.lora.dropout;
   if (parts.spec.is_dpo()) {
+    settings["dpo_algo"] = static_cast<int>(parts.spec.dpo.loss.algorithm);
+    settings["orpo_lambda"] = parts.spec.dpo.loss.orpo_lambda;
     settings["dpo_beta"] = parts.spec.dpo.loss.beta;
     settings["dpo_label_smoothing"] = parts.spec.dpo.loss.label_smoothing;
     settings["dpo_max_prompt_length"] = parts.spec.dpo.max_prompt_length;

@@ -122,6 +122,7 @@ void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& t
       {"perf/mfu", tflops / roof_tflops_},
       {"perf/goodput", Goodput()},
       {"data/epoch", static_cast<double>(parts_.packer.epoch())}};
+  if (parts_.spec.train.z_loss > 0) scalars.push_back({"learning/z_loss", result.z_loss});
   if (result.routers) {
     scalars.insert(scalars.end(), {{"learning/moe_lb_loss", result.routers->balance},
                                    {"learning/router_z_loss", result.routers->z},

@@ -16,7 +16,7 @@
 #include "engine/io/crc32c.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
-#include "training/data/permutation.h"
+#include "training/data/order/permutation.h"
 
 namespace tandem::training {
 namespace {
@@ -177,7 +177,8 @@ class Progress {
 std::optional<std::vector<PairLogProbs>> ComputeTrain(const ReferenceJob& job) {
   RunParts& parts = job.parts;
   const int64_t n = parts.data.source->size();
-  PackerOptions options = PackerOptionsOf(parts.spec, n);
+  PackerOptions options = PackerOptionsOf(parts.spec, parts.data);
+  options.mixture.clear();  // every pair once
   options.shuffle = false;
   options.n_epochs = 1;
   Packer packer(options, [&](int64_t i) { return parts.data.source->Make(i); });

@@ -12,6 +12,10 @@ RunSaver::RunSaver(RunParts& parts, const fs::path& dir, Reports reports)
     : parts_(parts), reports_(std::move(reports)) {
   if (!parts.is_first_rank()) return;
   store_.emplace(dir, parts.spec.checkpoint.keep);
+  if (parts.spec.checkpoint.keep_parameters) {
+    store_->KeepParameters(dir.parent_path() / "parameters",
+                           {"optim.safetensors", "train_state.json"});
+  }
   writer_.emplace(*store_);
 }
 

@@ -69,14 +69,6 @@ AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& famil
   plan.options.rank_stabilized = adapter.rank_stabilized();
   plan.base_hash = adapter.origin().base_hash;
   plan.targets = LoraTargetsOf(adapter, family, config);
-  const float scale = engine::LoraScale(adapter.alpha(), adapter.rank(), adapter.rank_stabilized());
-  for (const LoraTarget& target : plan.targets) {
-    if (target.rank == adapter.rank() && target.scale == scale) continue;
-    throw Error(ErrorCode::kUnsupported,
-                adapter.name() +
-                    ": training does not support an adapter with different ranks or scales per "
-                    "layer ('rank_pattern', 'alpha_pattern'); serve it instead");
-  }
   std::sort(plan.targets.begin(), plan.targets.end(),
             [](const LoraTarget& a, const LoraTarget& b) { return a.weight < b.weight; });
   return plan;

@@ -24,8 +24,7 @@ struct AdapterPlan {
   std::string base_hash;  // of the weights that a loaded adapter was trained on; may be empty
 };
 
-// Throws the errors of ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf. Throws kUnsupported
-// naming the fields when the adapter's layers differ in rank or scale.
+// Throws the errors of ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf.
 AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& family,
                         const engine::ModelConfig& config);
 

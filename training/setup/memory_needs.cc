@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "training/lora/lora.h"
 #include "training/ops/cross_entropy.h"
+#include "training/optim/update_rules.h"
 #include "training/setup/lora_base.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
@@ -54,6 +55,7 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
   int64_t panels = 0;
   int64_t gradients = 0;
   int64_t moments = 0;
+  int64_t average = 0;
   for (size_t i = 0; i < owned.specs.size(); ++i) {
     const WeightSpec& weight = owned.specs[i];
     const int64_t elements = weight.n * weight.k;
@@ -63,8 +65,8 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
                   : engine::PanelBytes(spec.compute, weight.n, weight.k);
     if (!owned.trained[i]) continue;
     gradients += elements * kFloat;
-    const bool may_be_coded = weight.kind == WeightKind::kMatrix;
-    moments += MomentBytes(MomentsOf(spec.train.optimizer, elements, may_be_coded), elements);
+    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(weight)), elements);
+    if (spec.train.optimizer.ema_decay > 0) average += elements * kFloat;
   }
   if (spec.parallel.shard_optimizer && spec.step_shape) {
     const int64_t ranks = spec.step_shape->ranks;
@@ -79,6 +81,7 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
   classes.insert(
       classes.end(),
       {{"masters", masters}, {"weights", panels}, {"gradients", gradients}, {"moments", moments}});
+  if (average > 0) classes.push_back({"average", average});
   return classes;
 }
 
@@ -87,6 +90,17 @@ int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
   int64_t elements = 0;
   for (const WeightSpec& weight : owned.specs) elements += weight.n * weight.k;
   return elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
+}
+
+// Bytes that the update of the largest matrix takes beside the state.
+int64_t OptimizerScratch(const TrainSpec& spec, const OwnedWeights& owned) {
+  int64_t bytes = 0;
+  for (size_t i = 0; i < owned.specs.size(); ++i) {
+    const WeightSpec& weight = owned.specs[i];
+    if (!owned.trained[i] || !IsOrthogonalised(spec.train.optimizer, FormOf(weight))) continue;
+    bytes = std::max(bytes, MuonScratchBytes(weight.n, weight.k));
+  }
+  return bytes;
 }
 
 // The classes that do not depend on rematerialisation; `program` may use any policy.
@@ -102,7 +116,8 @@ std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& f
   classes.push_back({"loss", loss});
   const int threads =
       spec.resources.threads > 0 ? static_cast<int>(spec.resources.threads) : UsableCores();
-  classes.push_back({"scratch", ScratchNeeds(program, threads, owned.base_in_blocks)});
+  classes.push_back({"scratch", std::max(ScratchNeeds(program, threads, owned.base_in_blocks),
+                                         OptimizerScratch(spec, owned))});
   classes.push_back({"export", ExportBytes(spec, owned)});
   classes.push_back({"process", kProcessBytes});
   return classes;
@@ -177,7 +192,7 @@ MemoryNeeds FindMemoryNeeds(const TrainSpec& spec, const ModelFiles& files) {
   }
   if (spec.checkpoint.async && spec.checkpoint.period > 0) {
     for (const MemoryClass& one : needs.classes) {
-      if (one.name == "moments") needs.checkpoint_copy_bytes += one.bytes;
+      if (one.name == "moments" || one.name == "average") needs.checkpoint_copy_bytes += one.bytes;
       if (one.name == "masters" && spec.compute == engine::DType::kBF16) {
         needs.checkpoint_copy_bytes += one.bytes / 2;  // the low halves
       }

@@ -15,9 +15,13 @@
 #include "engine/io/sha256.h"
 #include "training/data/csv_rows.h"
 #include "training/data/joined_rows.h"
+#include "training/data/joined_samples.h"
 #include "training/data/json_rows.h"
+#include "training/data/order/permutation.h"
 #include "training/data/parquet/parquet_data_set.h"
 #include "training/data/shard_list.h"
+#include "training/data/synthetic_samples.h"
+#include "training/data/text_bytes.h"
 #include "training/data/text_source.h"
 #include "training/setup/checked_rows.h"
 
@@ -73,7 +77,7 @@ RowContainer GivenContainer(const TrainSpec& spec, DataSplit split) {
 bool IsPlain(const TrainSpec& spec, const fs::path& path, DataSplit split) {
   if (spec.is_dpo() || GivenContainer(spec, split) != RowContainer::kAuto) return false;
   if (spec.data.format != RowFormat::kAuto) return spec.data.format == RowFormat::kPlain;
-  const std::string extension = ExtensionOf(path);
+  const std::string extension = ExtensionOf(WithoutCompression(path));
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
   if (ContainerOf(path) != RowContainer::kJson || MeansShards(path)) return false;
   // A missing file opens as rows, whose error names the file.
@@ -319,10 +323,65 @@ TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files) {
   return identity;
 }
 
+namespace {
+
+void AddCounts(const DataReport& one, DataReport* sum) {
+  sum->rows += one.rows;
+  sum->checked += one.checked;
+  sum->samples += one.samples;
+  sum->bad_rows += one.bad_rows;
+  sum->split_rows += one.split_rows;
+  sum->tokens += one.tokens;
+  sum->trained_tokens += one.trained_tokens;
+  sum->longest = std::max(sum->longest, one.longest);
+  sum->over_length += one.over_length;
+  sum->zero_loss += one.zero_loss;
+  sum->pairs_hash =
+      one.pairs_hash == 0 ? sum->pairs_hash : HashCounter(sum->pairs_hash, one.pairs_hash);
+  sum->listed.insert(sum->listed.end(), one.listed.begin(), one.listed.end());
+  sum->lengths.insert(sum->lengths.end(), one.lengths.begin(), one.lengths.end());
+  sum->hashes.insert(sum->hashes.end(), one.hashes.begin(), one.hashes.end());
+}
+
+// Opens every part of data.train on its own. Their row checks have no record.
+OpenedData OpenMixture(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
+                       const OpenDataOptions& options) {
+  OpenedData data;
+  std::vector<JoinedSamples::Part> parts;
+  std::vector<int64_t> sizes;
+  OpenDataOptions of_part = options;
+  of_part.record.clear();
+  for (const fs::path& path : PartsOfList(spec.data.train)) {
+    TrainSpec one = spec;
+    one.data.train = path;
+    one.data.mixture_weights.clear();
+    OpenedData opened = OpenData(one, files, pool, of_part);
+    data.files.insert(data.files.end(), opened.files.begin(), opened.files.end());
+    data.format = opened.format;
+    AddCounts(opened.report, &data.report);
+    sizes.push_back(opened.source->size());
+    parts.push_back({path.filename().string(), std::move(opened.source)});
+  }
+  data.mixture = MixtureOf(sizes, spec.data.mixture_weights);
+  data.source = std::make_unique<JoinedSamples>(std::move(parts));
+  return data;
+}
+
+}  // namespace
+
 OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                     const OpenDataOptions& options) {
-  const fs::path& path = options.split == DataSplit::kTrain ? spec.data.train : spec.data.eval;
+  if (options.split == DataSplit::kTrain && !spec.data.mixture_weights.empty()) {
+    return OpenMixture(spec, files, pool, options);
+  }
   OpenedData data;
+  if (spec.data.synthetic && options.split == DataSplit::kTrain) {
+    data.source = std::make_unique<SyntheticSamples>(spec.data.max_target_length + 1,
+                                                     files.config.vocab_size, spec.data.seed);
+    data.report.samples = data.source->size();
+    return data;
+  }
+  const fs::path& path = options.split == DataSplit::kTrain ? spec.data.train : spec.data.eval;
   data.files = {path};
   if (TokFile::IsTokFile(path)) {
     if (spec.is_dpo()) {
@@ -345,6 +404,7 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
 }
 
 std::string HashOfFiles(const std::vector<fs::path>& files, const fs::path& memo_dir) {
+  if (files.empty()) return "";  // synthetic data
   std::string hash;
   engine::Sha256 digests;
   for (const fs::path& path : files) {

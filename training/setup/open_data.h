@@ -22,9 +22,10 @@ struct OpenedData {
   std::unique_ptr<SampleSource> source;
   std::vector<std::filesystem::path> files;
   RowFormat format = RowFormat::kPlain;
-  bool is_prepared = false;  // a .tok file
-  bool is_known = false;     // an earlier start has checked the rows
-  DataReport report;         // of rows; other sources count only the samples
+  bool is_prepared = false;          // a .tok file
+  bool is_known = false;             // an earlier start has checked the rows
+  std::vector<MixturePart> mixture;  // with data.mixture_weights
+  DataReport report;                 // of rows; other sources count only the samples
 };
 
 // Options of a caller.

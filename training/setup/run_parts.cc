@@ -40,6 +40,8 @@ fs::path RecordIn(const fs::path& dir) {
   return dir.empty() ? fs::path() : dir / "checked-rows.json";
 }
 
+constexpr TokenId kPaddingId = 0;
+
 }  // namespace
 
 namespace {
@@ -96,6 +98,8 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   if (spec.model.dropout) options.model_dropout = static_cast<float>(*spec.model.dropout);
   options.lora_dropout = static_cast<float>(spec.lora.dropout);
   options.router_loss = {spec.train.router_aux_loss, spec.train.router_z_loss};
+  options.neftune_alpha = static_cast<float>(spec.train.neftune_alpha);
+  options.z_loss = static_cast<float>(spec.train.z_loss);
   options.overlap = spec.parallel.overlap;
   options.bucket_bytes = spec.parallel.bucket_bytes;
   options.shard_moments = spec.parallel.shard_optimizer;
@@ -104,8 +108,20 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   return options;
 }
 
-PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
+Sample MakeSample(const TrainSpec& spec, const OpenedData& data, int64_t i) {
+  Sample sample = data.source->Make(i);
+  if (spec.data.loss_mask == LossMask::kAll) {
+    TrainOnAll(&sample, static_cast<size_t>(spec.data.max_target_length) + 1, kPaddingId);
+  }
+  return sample;
+}
+
+PackerOptions PackerOptionsOf(const TrainSpec& spec, const OpenedData& data) {
   PackerOptions options;
+  options.order = spec.data.order;
+  options.shuffle_window = spec.data.shuffle_window;
+  options.mixture = data.mixture;
+  options.pad = kPaddingId;
   options.row_length = spec.tokens_per_row();
   options.max_sequence = spec.data.max_target_length;
   options.max_segments = spec.data.max_segments_per_seq;
@@ -113,7 +129,7 @@ PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples) {
   options.overflow = spec.data.overflow;
   options.shuffle = spec.data.shuffle;
   options.seed = spec.data.seed;
-  options.n_samples = n_samples;
+  options.n_samples = data.source->size();
   options.n_epochs = spec.data.num_epoch;
   return options;
 }
@@ -127,8 +143,7 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context, Collective
       data(OpenData(spec, files, pool,
                     {.record = is_first_rank() ? RecordIn(context.dir) : fs::path()})),
       data_sha256(context.dir.empty() ? "" : HashOfFiles(data.files, context.cache_dir)),
-      packer(PackerOptionsOf(spec, data.source->size()),
-             [this](int64_t i) { return data.source->Make(i); }),
+      packer(PackerOptionsOf(spec, data), [this](int64_t i) { return MakeSample(spec, data, i); }),
       adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
                                : AdapterPlan()),
       trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ranks, ops)) {

@@ -48,7 +48,9 @@ std::vector<bool> TrainedWeights(const TrainSpec& spec, const ModelFiles& files,
                                  const std::vector<engine::WeightSpec>& weights);
 // All options except `trained`.
 TrainerOptions TrainerOptionsOf(const TrainSpec& spec);
-PackerOptions PackerOptionsOf(const TrainSpec& spec, int64_t n_samples);
+PackerOptions PackerOptionsOf(const TrainSpec& spec, const OpenedData& data);
+// Sample i of the data, as data.loss_mask wants it.
+Sample MakeSample(const TrainSpec& spec, const OpenedData& data, int64_t i);
 
 // Fills this rank's micro-batches of the next step. All ranks pack all rows, so that a step has the
 // same rows for every number of ranks. Returns false at the end of the data.

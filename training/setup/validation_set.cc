@@ -8,11 +8,11 @@ namespace tandem::training {
 
 ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool) {
   const OpenedData data = OpenData(spec, files, pool, {.split = DataSplit::kEval});
-  PackerOptions options = PackerOptionsOf(spec, data.source->size());
+  PackerOptions options = PackerOptionsOf(spec, data);
   if (!spec.is_dpo()) options.overflow = Overflow::kSplit;
   options.shuffle = false;
   options.n_epochs = 1;
-  Packer packer(options, [&](int64_t i) { return data.source->Make(i); });
+  Packer packer(options, [&](int64_t i) { return MakeSample(spec, data, i); });
   PackedRow row;
   bool more = packer.Next(&row);
   while (more) {

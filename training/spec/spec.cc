@@ -11,6 +11,7 @@
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "engine/model/families/family.h"
+#include "training/data/shard_list.h"
 #include "training/spec/spec_foreign.h"
 #include "training/spec/spec_keys.h"
 
@@ -136,7 +137,14 @@ class SpecReader {
       const int line = entry.first.Mark().line;
       const std::string origin =
           source_ == kCommandLine || line < 0 ? source_ : source_ + ":" + std::to_string(line + 1);
-      if (value.IsMap()) {
+      if (value.IsMap() && FindSpecKey(name) != nullptr) {
+        GivenValue given{{}, true};
+        for (const auto& item : value) {
+          given.words.push_back(item.first.as<std::string>("") + "=" +
+                                item.second.as<std::string>(""));
+        }
+        Set(name, std::move(given), origin);
+      } else if (value.IsMap()) {
         Walk(value, name + ".");
       } else if (value.IsNull()) {
         continue;  // "key:" keeps the default
@@ -235,7 +243,15 @@ class SpecReader {
   void CheckWhole() {
     if (spec.train.steps <= 0) Fault("train.steps: must be given");
     FindDataSet();
-    if (spec.data.train.empty()) Fault("data.train: must name a file");
+    if (spec.data.synthetic && spec.kind != "train.pretrain") {
+      Fault("data.source: synthetic needs kind train.pretrain");
+    }
+    if (spec.data.synthetic && !spec.data.train.empty()) {
+      Fault("data.train: must not be given with data.source synthetic");
+    }
+    if (spec.data.train.empty() && !spec.data.synthetic) {
+      Fault("data.train: must name a file, or set data.source to synthetic");
+    }
     if (spec.model.tokenizer_path.empty() && spec.model.load_parameters_path.empty()) {
       Fault("model.tokenizer_path: must be given when load_parameters_path is not");
     }
@@ -280,9 +296,11 @@ class SpecReader {
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be given when train.early_stopping_patience is set");
     }
+    CheckOptimizer();
+    CheckOrder();
     const OptimizerSpec& optimizer = spec.train.optimizer;
-    if (optimizer.kind != OptimizerKind::kSgd && static_cast<float>(optimizer.eps) == 0 &&
-        static_cast<float>(optimizer.eps_root) == 0) {
+    if ((optimizer.is_adam() || optimizer.kind == OptimizerKind::kMuon) &&
+        static_cast<float>(optimizer.eps) == 0 && static_cast<float>(optimizer.eps_root) == 0) {
       Fault(
           "train.optimizer.eps: must be above 0 if eps_root is 0, or a weight without gradient "
           "becomes NaN");
@@ -290,6 +308,45 @@ class SpecReader {
     CheckPreference();
     CheckSchedule(spec.train.schedule);
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;
+  }
+
+  void CheckOrder() {
+    const DataSection& data = spec.data;
+    if (data.order == OrderKind::kGrain && data.shuffle_window > 0) {
+      Fault("data.shuffle_window: must be 0 with data.order grain");
+    }
+    if (data.order == OrderKind::kGrain && data.seed > UINT32_MAX) {
+      Fault("data.seed: must be at most 4294967295 with data.order grain");
+    }
+    const size_t n_weights = data.mixture_weights.size();
+    const size_t n_paths = PartsOfList(data.train).size();
+    if (n_weights > 0 && n_weights != n_paths) {
+      Fault("data.mixture_weights: has " + std::to_string(n_weights) +
+            " weights, but data.train names " + std::to_string(n_paths) + " paths");
+    }
+    if (data.loss_mask != LossMask::kAll) return;
+    if (spec.is_dpo()) Fault("data.loss_mask: must not be all for train.dpo");
+    if (data.packing != Packing::kNone) Fault("data.loss_mask: all needs data.packing none");
+  }
+
+  void CheckOptimizer() {
+    OptimizerSpec& optimizer = spec.train.optimizer;
+    const bool has_codes = optimizer.is_adam() || optimizer.kind == OptimizerKind::kSgd;
+    if (optimizer.state == MomentState::k8Bit && !has_codes) {
+      Fault("train.optimizer.state: 8bit needs train.optimizer.type adam, adamw or sgd");
+    }
+    if (optimizer.kind == OptimizerKind::kLion && !spec.origins.contains("train.optimizer.b2")) {
+      optimizer.b2 = 0.99;
+    }
+    if (spec.checkpoint.export_average && optimizer.ema_decay == 0) {
+      Fault("checkpoint.export_ema: needs train.optimizer.ema_decay above 0");
+    }
+    if (!spec.is_dpo()) return;
+    if (spec.train.z_loss > 0)
+      Fault("train.z_loss: must be 0 for train.dpo, whose loss is over pairs");
+    if (spec.train.neftune_alpha > 0) {
+      Fault("train.neftune_noise_alpha: must be 0 for train.dpo, whose reference has no noise");
+    }
   }
 
   // data.hf_path is the default of data.train and data.eval.
@@ -313,8 +370,9 @@ class SpecReader {
   // lora.load_path excludes the keys that the loaded adapter fixes.
   void CheckLoadPath() {
     if (spec.lora.load_path.empty()) return;
-    for (const char* key : {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path",
-                            "lora.match", "lora.unmatched", "lora.init"}) {
+    for (const char* key :
+         {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path", "lora.match",
+          "lora.unmatched", "lora.init", "lora.rank_pattern", "lora.alpha_pattern"}) {
       if (!spec.origins.contains(key)) continue;
       Fault(std::string(key) + ": must not be set with lora.load_path, whose adapter has its own");
     }
@@ -325,7 +383,8 @@ class SpecReader {
     const bool are_pairs = IsPreference(spec.data.format);
     if (!spec.is_dpo()) {
       if (are_pairs) Fault("data.format: preference rows need kind train.dpo");
-      for (const char* key : {"dpo.beta", "dpo.label_smoothing", "dpo.max_prompt_length"}) {
+      for (const char* key : {"dpo.beta", "dpo.label_smoothing", "dpo.max_prompt_length",
+                              "dpo.algo", "dpo.orpo_lambda"}) {
         if (!spec.origins.contains(key)) continue;
         spec.notes.push_back(std::string(key) +
                              " has no effect: it applies to kind train.dpo only");
@@ -353,6 +412,9 @@ class SpecReader {
       Fault(
           "data.train_on_completion_only: must not be false for train.dpo, which compares answers "
           "only");
+    }
+    if (spec.dpo.loss.label_smoothing > 0 && spec.dpo.loss.algorithm != PairAlgorithm::kDpo) {
+      Fault("dpo.label_smoothing: must be 0 with dpo.algo ipo or orpo");
     }
     if (spec.dpo.max_prompt_length >= spec.data.max_target_length) {
       Fault(

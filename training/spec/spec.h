@@ -62,9 +62,13 @@ enum class ApplyTemplate { kAuto, kAlways, kNever };
 // use the same day as their own fallback.
 inline constexpr int64_t kTemplateUnixS = 1721952000;
 
+// The tokens of the loss: those that samples mark, or every place of a row, padding included.
+enum class LossMask { kTrained, kAll };
+
 struct DataSection {
   std::filesystem::path train;
   std::filesystem::path eval;  // empty: none
+  bool synthetic = false;      // random tokens instead of `train`
   // Data set in the hub's layout: the default of `train` and, with eval_split set, of `eval`.
   std::filesystem::path hf_path;
   std::string train_split;  // of a directory; empty: its only split
@@ -91,6 +95,10 @@ struct DataSection {
   Overflow overflow = Overflow::kTruncate;
   int64_t max_segments_per_seq = 64;
   bool shuffle = true;
+  OrderKind order = OrderKind::kPermuted;
+  int64_t shuffle_window = 0;           // samples; 0: the whole epoch
+  std::vector<double> mixture_weights;  // one per path of `train`; empty: one set
+  LossMask loss_mask = LossMask::kTrained;
   uint64_t seed = 0;
   int64_t num_epoch = 0;  // 0: as many as the steps take
 };
@@ -105,7 +113,8 @@ struct DpoSection {
 enum class SampleStrategy { kComposite, kGreedy, kWeighted, kNucleus, kTopK };
 
 struct SampleSection {
-  int64_t every = 0;  // steps; 0: never
+  int64_t every = 0;      // steps; 0: never
+  bool at_start = false;  // also before the first step
   std::vector<std::string> prompts = {"Once upon a time"};
   int64_t max_tokens = 64;
   SampleStrategy strategy = SampleStrategy::kComposite;
@@ -124,6 +133,8 @@ struct TrainSection {
   SpikeOptions spikes;
   OnNan on_nan = OnNan::kAbort;
   int64_t max_rollbacks = 3;
+  double z_loss = 0;           // factor of the logits' squared log-sum-exp
+  double neftune_alpha = 0;    // noise on embeddings; 0: none
   double router_aux_loss = 0;  // RouterLossOptions, for models with experts
   double router_z_loss = 0;
   RematOptions remat;         // kAuto without max_bytes: limited by resources.memory_max_bytes
@@ -142,12 +153,14 @@ enum class OnUnreadable { kError, kRestart };
 struct CheckpointSection {
   int64_t period = 0;  // steps; 0: only at the end or on a stop request
   int64_t keep = 3;
-  bool resume = true;  // resume from the newest valid checkpoint, if any
+  bool keep_parameters = false;  // old checkpoints leave their weights in parameters/
+  bool resume = true;            // resume from the newest valid checkpoint, if any
   OnChangedData on_changed_data = OnChangedData::kError;
   OnUnreadable on_unreadable = OnUnreadable::kError;
   bool async = true;  // training continues while a checkpoint is written
   bool export_model = true;
-  bool export_best = true;  // the best evaluation's weights, to best/
+  bool export_average = false;  // the moving average of the weights, to ema/, at the end
+  bool export_best = true;      // the best evaluation's weights, to best/
   // Exports to exports/step-N, which are kept: every so many steps (0: never), and at the end of
   // each epoch.
   int64_t export_every = 0;

@@ -49,7 +49,6 @@ constexpr Row kRows[] = {
     {"weight_dtype", kAny, "master weights are always f32"},
     {"grad_dtype", kAny, "gradients are always f32"},
     {"model_name", kAny, kShape}, {"override_model_config", kAny, kShape},
-    {"dataset_type", kAny, "the format is detected from the file"},
     {"tokenizer_type", kAny, "the format is detected from the file"},
     {"tokenize_train_data", kAny, "the run always tokenises text itself"},
     {"grain_worker_count", kAny, "the training process reads the data itself"},
@@ -61,7 +60,6 @@ constexpr Row kRows[] = {
     {"save_checkpoint_on_start", kOff, "no checkpoint is written before the first step"},
     {"checkpoint_storage_*", kAny, kExport},
     {"use_tunix_gradient_accumulation", kAny, "accumulation is always weighted by tokens"},
-    {"dpo.orpo_lambda", kAny, "a setting of ORPO, which is not supported"},
     {"steps_per_eval", kAny, "see train.eval_steps"},
     {"eval_per_device_batch_size", kAny, "evaluations use train.per_device_batch_size"},
     {"metrics_file", kAny, "metrics.jsonl in the run's directory always has the scalars"},
@@ -75,7 +73,7 @@ constexpr Row kRows[] = {
 
     {"hf_name", kOff, "set hf_path to the directory of the subset"},
     {"hf_data_dir", kOff, "set hf_path to that directory"},
-    {"grain_train_files", kOff, "use data.train: a pattern or a list of files, without weights"},
+    {"grain_train_files", kOff, "use data.train, a list of paths, and data.mixture_weights"},
     {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
     {"lora_input_adapters_path", kOff, "use lora.load_path to continue training an adapter"},
@@ -86,7 +84,6 @@ constexpr Row kRows[] = {
     {"use_qwix_quantization", kOff, "train in bf16 and serve the result with --dtype"},
     {"quantize_kvcache", kOff, "a setting of serving, not of training"},
     {"enable_rampup_batch_size", kOff, "the batch size is constant"},
-    {"z_loss_multiplier", "|0|0.0", "the loss is plain cross-entropy"},
     {"reuse_example_batch", kOff, "every step reads new data"},
     {"eval_start_step", kOff, "evaluations start at the first interval"},
 };

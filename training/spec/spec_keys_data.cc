@@ -15,6 +15,23 @@ SpecValue Container(Field field) {
                                       {"parquet", RowContainer::kParquet}});
 }
 
+SpecValue MixtureWeights() {
+  return {[](TrainSpec& spec, const GivenValue& given) {
+            std::vector<double> weights;
+            for (const std::string& word : given.words) {
+              weights.push_back(ParseNumber(word));
+              CheckRange(weights.back(), 1e-6, kBig);
+            }
+            spec.data.mixture_weights = std::move(weights);
+          },
+          [](const TrainSpec& spec) {
+            std::vector<std::string> words;
+            for (const double weight : spec.data.mixture_weights) words.push_back(ShowNumber(weight));
+            return ShowList(words);
+          },
+          "a list of numbers from 1e-06"};
+}
+
 }  // namespace
 
 std::vector<SpecKey> DataKeys() {
@@ -24,6 +41,14 @@ std::vector<SpecKey> DataKeys() {
      "text file with samples between delimiter lines, files of rows (JSONL, JSON, CSV, Parquet; "
      "a directory, a pattern with `*` and `?`, or a list), or prepared file (`tandem data prepare`)",
      kRequired},
+    {{"data.source", "dataset_type"},
+     {[](TrainSpec& spec, const GivenValue& given) {
+        spec.data.synthetic = ScalarText(given) == "synthetic";
+      }, [](const TrainSpec& spec) {
+        return std::string(spec.data.synthetic ? "synthetic" : "files");
+      }, "text"},
+     "synthetic: 64 samples of random tokens instead of data.train; other values (MaxText's hf, "
+     "grain, tfds) mean files, whose format is detected"},
     {{"data.eval", "eval_dataset_path", "eval_files", "hf_eval_files"}, Paths(FIELD(data.eval)),
      "data of the evaluations, in the same forms", "none"},
     {{"data.hf_path", "hf_path"}, Path(FIELD(data.hf_path)),
@@ -115,6 +140,19 @@ std::vector<SpecKey> DataKeys() {
      IntegerOrMinusOne(FIELD(data.max_segments_per_seq), 1 << 20), "most samples in a row; 0: 64"},
     {{"data.shuffle", "enable_data_shuffling"}, Bool(FIELD(data.shuffle)),
      "draw a new order of samples in every epoch"},
+    {{"data.order"}, Choice<OrderKind>(FIELD(data.order), {{"permuted", OrderKind::kPermuted},
+                                                           {"grain", OrderKind::kGrain}}),
+     "order of shuffled samples; grain: that of MaxText's Grain pipelines with the same seed"},
+    {{"data.shuffle_window"}, Integer(FIELD(data.shuffle_window), 0, kBig),
+     "shuffle within windows of this many consecutive samples only; 0: the whole epoch"},
+    {{"data.mixture_weights"}, MixtureWeights(),
+     "weights of the paths of data.train, which are then sets of their own; each is repeated as "
+     "often as needed, and an epoch is as many samples as all sets have",
+     "one set"},
+    {{"data.loss_mask"}, Choice<LossMask>(FIELD(data.loss_mask), {{"trained", LossMask::kTrained},
+                                                                  {"all", LossMask::kAll}}),
+     "tokens of the mean loss; all: every token and the padding of short rows (id 0), as in "
+     "pipelines without a mask; needs data.packing none"},
     {{"data.seed", "data_shuffle_seed"}, Integer(FIELD(data.seed), 0, kBig),
      "seed of the order and of dropout"},
     {{"data.num_epoch", "num_epoch"}, Integer(FIELD(data.num_epoch), 0, kBig),
@@ -132,13 +170,14 @@ std::vector<SpecKey> DpoKeys() {
     {{"dpo.max_prompt_length", "max_prompt_length"},
      Integer(FIELD(dpo.max_prompt_length), 0, 1 << 24),
      "train.dpo: longest prompt in tokens; longer ones keep their last tokens; 0: no limit"},
-    {{"dpo.algo"},
-     {[](TrainSpec&, const GivenValue& given) {
-        const std::string& word = ScalarText(given);
-        if (word == "orpo") throw BadValue("orpo is not supported: use dpo");
-        if (word != "dpo") throw BadValue("must be dpo, got \"" + word + "\"");
-      }, nullptr, "dpo"},
-     "MaxText's choice of a loss; must be dpo", "dpo"},
+    {{"dpo.orpo_lambda"}, Number(FIELD(dpo.loss.orpo_lambda), 1e-6, 100),
+     "train.dpo with orpo: weight of the odds ratio"},
+    {{"dpo.algo", "dpo.loss_type"},
+     Choice<PairAlgorithm>(FIELD(dpo.loss.algorithm), {{"dpo", PairAlgorithm::kDpo},
+                                                       {"sigmoid", PairAlgorithm::kDpo},
+                                                       {"ipo", PairAlgorithm::kIpo},
+                                                       {"orpo", PairAlgorithm::kOrpo}}),
+     "train.dpo: loss over pairs; ipo averages over tokens as trl does, orpo has no reference"},
   };
 }
 // clang-format on

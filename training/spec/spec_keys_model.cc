@@ -63,6 +63,33 @@ SpecValue BaseType() {
   return value;
 }
 
+// "name=number" words. The reader turns a mapping into them.
+template <class Field>
+SpecValue LoraPatternValue(Field field, double min, double max, bool whole) {
+  return {[=](TrainSpec& spec, const GivenValue& given) {
+            std::vector<std::pair<std::string, double>> entries;
+            for (const std::string& word : given.words) {
+              const size_t equals = word.rfind('=');
+              if (equals == std::string::npos || equals == 0) {
+                throw BadValue("must be a mapping of module names to numbers, or a list of "
+                               "name=number, got \"" + word + "\"");
+              }
+              const std::string number = word.substr(equals + 1);
+              const double value =
+                  whole ? static_cast<double>(ParseInteger(number)) : ParseNumber(number);
+              CheckRange(value, min, max);
+              entries.emplace_back(word.substr(0, equals), value);
+            }
+            field(spec) = std::move(entries);
+          },
+          [=](const TrainSpec& spec) {
+            std::vector<std::string> words;
+            for (const auto& [name, value] : field(spec)) words.push_back(name + "=" + ShowNumber(value));
+            return ShowList(words);
+          },
+          "a mapping of module names to numbers"};
+}
+
 }  // namespace
 
 std::vector<SpecKey> RunKeys() {
@@ -91,7 +118,8 @@ std::vector<SpecKey> RunKeys() {
      "MaxText's switch: true means `kind` train.dpo", "false"},
     {{"run_name"}, Text(FIELD(run_name)),
      "the run works in `base_output_directory`/`run_name` and resumes from its checkpoints there"},
-    {{"base_output_directory"}, Path(FIELD(base_output_directory)), "see `run_name`"},
+    {{"base_output_directory"}, Path(FIELD(base_output_directory)),
+     "see `run_name`; a URL such as `s3://BUCKET/runs` uploads each checkpoint"},
     {{"hf_access_token"},
      {[](TrainSpec& spec, const GivenValue& given) { spec.hub_token = ScalarText(given); }, nullptr,
       "text"},
@@ -173,6 +201,11 @@ std::vector<SpecKey> LoraKeys() {
      "scale of the adapter: its output is multiplied by alpha / rank"},
     {{"lora.rank_stabilized", "lora.use_rslora"}, Bool(FIELD(lora.rank_stabilized)),
      "multiply by alpha / sqrt(rank) instead"},
+    {{"lora.rank_pattern"}, LoraPatternValue(FIELD(lora.rank_pattern), 1, 4096, true),
+     "PEFT's: other ranks by module name, `{q_proj: 8}` or a list of `q_proj=8`; a name is a path or "
+     "its end"},
+    {{"lora.alpha_pattern"}, LoraPatternValue(FIELD(lora.alpha_pattern), 1e-6, 1e6, false),
+     "PEFT's: other alphas by module name, in the same forms"},
     {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path)),
      "regular expression on module paths, in the form of transformers or MaxText",
      "every linear layer except the head and routers"},

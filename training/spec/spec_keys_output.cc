@@ -33,6 +33,9 @@ std::vector<SpecKey> CheckpointKeys() {
      "steps between checkpoints; 0: only at the end and when stopped"},
     {{"checkpoint.keep", "max_num_checkpoints_to_keep"},
      Integer(FIELD(checkpoint.keep), 1, 1 << 20), "number of newest checkpoints to keep"},
+    {{"checkpoint.keep_parameters"}, Bool(FIELD(checkpoint.keep_parameters)),
+     "an old checkpoint that is deleted leaves its weights in parameters/step-N, a model or adapter "
+     "to serve"},
     {{"checkpoint.resume"}, Bool(FIELD(checkpoint.resume)),
      "resume from the newest valid checkpoint in the run's directory; false: move existing "
      "checkpoints aside"},
@@ -51,6 +54,8 @@ std::vector<SpecKey> CheckpointKeys() {
      "write checkpoints during training, from a copy of weights and moments"},
     {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)),
      "write hf/ or adapter/ at the end"},
+    {{"checkpoint.export_ema"}, Bool(FIELD(checkpoint.export_average)),
+     "write ema/ at the end: the moving average of `train.optimizer.ema_decay`"},
     {{"checkpoint.export_best"}, Bool(FIELD(checkpoint.export_best)),
      "write best/ after each evaluation that is the best so far"},
     {{"checkpoint.export_every"}, Integer(FIELD(checkpoint.export_every), 0, kBig),

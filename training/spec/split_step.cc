@@ -16,6 +16,13 @@ namespace {
 }  // namespace
 
 StepShape SplitStep(const TrainSpec& spec, int64_t ranks) {
+  const OptimizerKind kind = spec.train.optimizer.kind;
+  if (ranks > 1 && spec.parallel.shard_optimizer &&
+      (kind == OptimizerKind::kAdafactor || kind == OptimizerKind::kMuon)) {
+    throw Error(ErrorCode::kUnsupported,
+                "parallel.shard_optimizer_over_data: adafactor and muon need whole matrices: use "
+                "adamw, lion or sgd, or set it to false");
+  }
   const int64_t batch = spec.train.per_device_batch_size;
   const int64_t rows = batch * spec.train.gradient_accumulation_steps;
   const std::string ranks_text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");

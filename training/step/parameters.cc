@@ -85,12 +85,35 @@ std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<Weigh
   return decays;
 }
 
+// Whether a weight belongs to a layer: its name has a number, as in "model.layers.3.mlp.up_proj".
+bool IsOfLayer(std::string_view name) {
+  for (size_t from = 0; from < name.size();) {
+    const size_t end = std::min(name.find('.', from), name.size());
+    const std::string_view part = name.substr(from, end - from);
+    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos)
+      return true;
+    from = end + 1;
+  }
+  return false;
+}
+
 }  // namespace
+
+TensorForm FormOf(const WeightSpec& spec) {
+  return {.rows = spec.n,
+          .columns = spec.k,
+          .is_matrix = spec.kind == WeightKind::kMatrix,
+          .is_of_layer = IsOfLayer(spec.name)};
+}
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
                                std::vector<bool> trained, const OptimizerSpec& optimizer,
                                MomentShard shard)
-    : specs_(std::move(specs)), dtype_(dtype), trained_(std::move(trained)), shard_(shard) {
+    : specs_(std::move(specs)),
+      dtype_(dtype),
+      trained_(std::move(trained)),
+      ema_decay_(optimizer.ema_decay),
+      shard_(shard) {
   TANDEM_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   if (trained_.empty()) trained_.assign(specs_.size(), true);
   TANDEM_CHECK(trained_.size() == specs_.size());
@@ -124,12 +147,16 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     }
 
     if (!trained_[i]) continue;
-    layouts_[i] = MomentsOf(optimizer, p.elements, spec.kind == WeightKind::kMatrix);
+    if (has_average()) p.ema = take(elements * sizeof(float));
+    const TensorForm form = FormOf(spec);
+    layouts_[i] = MomentsOf(optimizer, form);
     const auto [begin, end] = OwnRange(i, shard_.rank);
     if (begin == end) continue;
     ParameterState state;
     state.elements = end - begin;
     state.decays = decays[i];
+    state.columns = spec.k;
+    state.orthogonalised = IsOrthogonalised(optimizer, form);
     if (split()) {
       state.high = p.master.as<Bf16>() + begin;
       state.low = p.low.as<int16_t>() + begin;
@@ -163,11 +190,11 @@ void ParameterStore::TakeGradients() {
 }
 
 void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state) {
-  const auto elements = static_cast<size_t>(state->elements);
   const auto n_scales = static_cast<size_t>(MomentBlocks(state->elements));
-  const auto take = [&](AlignedBuffer* moment, AlignedBuffer* scales, float** floats,
-                        uint8_t** codes, float** scale) {
-    *moment = AlignedBuffer(elements * (layout.coded ? sizeof(uint8_t) : sizeof(float)));
+  const auto take = [&](int64_t elements, AlignedBuffer* moment, AlignedBuffer* scales,
+                        float** floats, uint8_t** codes, float** scale) {
+    *moment = AlignedBuffer(static_cast<size_t>(elements) *
+                            (layout.coded ? sizeof(uint8_t) : sizeof(float)));
     if (!layout.coded) {
       *floats = moment->as<float>();
       return;
@@ -176,8 +203,14 @@ void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, Param
     *codes = moment->as<uint8_t>();
     *scale = scales->as<float>();
   };
-  if (layout.first) take(&p->m, &p->m_scales, &state->m, &state->m_codes, &state->m_scales);
-  if (layout.second) take(&p->v, &p->v_scales, &state->v, &state->v_codes, &state->v_scales);
+  if (layout.first) {
+    take(state->elements, &p->m, &p->m_scales, &state->m, &state->m_codes, &state->m_scales);
+  }
+  if (layout.second) {
+    take(SecondMomentElements(layout, state->elements), &p->v, &p->v_scales, &state->v,
+         &state->v_codes, &state->v_scales);
+  }
+  state->factored = layout.factors > 0;
   bytes_ += MomentBytes(layout, state->elements);
 }
 
@@ -271,6 +304,43 @@ void ParameterStore::ZeroGradients(engine::OpsContext& ops) {
     std::memset(gradient_.data() + begin, 0,
                 static_cast<size_t>(std::min(kZeroedAtOnce, bytes - begin)));
   });
+}
+
+void ParameterStore::ResetAverage() {
+  for (size_t i = 0; has_average() && i < specs_.size(); ++i) {
+    if (!trained_[i]) continue;
+    const std::vector<float> values = Master(i);
+    std::memcpy(parameters_[i].ema.data(), values.data(), values.size() * sizeof(float));
+  }
+}
+
+void ParameterStore::UpdateAverage(engine::OpsContext& ops) {
+  if (!has_average()) return;
+  const auto decay = static_cast<float>(ema_decay_);
+  const float share = 1 - decay;
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (!trained_[i]) continue;
+    Parameter& p = parameters_[i];
+    float* ema = p.ema.as<float>();
+    ops.pool().ParallelFor(specs_[i].n, [&](int64_t row, int) {
+      for (int64_t e = row * specs_[i].k; e < (row + 1) * specs_[i].k; ++e) {
+        const float value = split() ? JoinMaster(p.master.as<Bf16>()[e], p.low.as<int16_t>()[e])
+                                    : p.master.as<float>()[e];
+        ema[e] = decay * ema[e] + share * value;
+      }
+    });
+  }
+}
+
+void ParameterStore::SwapAverage() {
+  TANDEM_CHECK(has_average());
+  for (size_t i = 0; i < specs_.size(); ++i) {
+    if (!trained_[i]) continue;
+    const std::vector<float> values = Master(i);
+    float* ema = parameters_[i].ema.as<float>();
+    SetMaster(i, {ema, values.size()});
+    std::memcpy(ema, values.data(), values.size() * sizeof(float));
+  }
 }
 
 std::pair<int64_t, int64_t> ParameterStore::OwnRange(size_t i, int rank) const {
@@ -376,8 +446,9 @@ std::pair<int64_t, int64_t> ParameterStore::FlatRange(size_t i) const {
 void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>& visit) {
   for (Parameter& p : parameters_) {
     const bool shared = shard_.size == 1;
-    for (AlignedBuffer* buffer : {&p.master, &p.low, &p.m, &p.v, &p.m_scales, &p.v_scales}) {
-      const bool is_moment = buffer != &p.master && buffer != &p.low;
+    for (AlignedBuffer* buffer :
+         {&p.master, &p.low, &p.ema, &p.m, &p.v, &p.m_scales, &p.v_scales}) {
+      const bool is_moment = buffer != &p.master && buffer != &p.low && buffer != &p.ema;
       if (buffer->size() > 0 && (shared || !is_moment)) visit(buffer->span());
     }
   }
@@ -462,8 +533,10 @@ std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
                          const AlignedBuffer& scales) {
       if (values.size() == 0) return;
       const bool coded = scales.size() > 0;
+      const bool whole = coded || values.size() == static_cast<size_t>(p.elements) * sizeof(float);
       tensors.push_back({moment + "/" + specs_[i].name,
-                         {values.data(), coded ? DType::kU8 : DType::kF32, shape}});
+                         {values.data(), coded ? DType::kU8 : DType::kF32,
+                          whole ? shape : std::vector<int64_t>{specs_[i].n + specs_[i].k}}});
       if (!coded) return;
       tensors.push_back({moment + "_scales/" + specs_[i].name,
                          {scales.data(), DType::kF32, {MomentBlocks(p.elements)}}});
@@ -474,6 +547,9 @@ std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
     }
     if (split()) {
       tensors.push_back({"low/" + specs_[i].name, {p.low.data(), DType::kI16, shape}});
+    }
+    if (has_average()) {
+      tensors.push_back({"ema/" + specs_[i].name, {p.ema.data(), DType::kF32, shape}});
     }
   }
   return tensors;
@@ -487,7 +563,7 @@ void ParameterStore::RestoreOptimizer(const engine::SafetensorsFile& file,
       throw Error(ErrorCode::kDataLoss,
                   source + ": optimiser tensor " + mine.name +
                       " is missing or has the wrong shape; set train.optimizer (type, state, "
-                      "momentum) as at the start of the run");
+                      "momentum, ema_decay) as at the start of the run");
     }
     // The views point into this object's own buffers, which are not const here.
     std::memcpy(const_cast<std::byte*>(mine.view.data), theirs->data, theirs->bytes());

@@ -22,6 +22,9 @@ namespace tandem::training {
 void RefuseBlocks(const engine::ModelDir& dir, const std::vector<engine::WeightSpec>& specs,
                   const std::string& why);
 
+// The weight as the optimiser sees it.
+TensorForm FormOf(const engine::WeightSpec& spec);
+
 // This rank's share of the moments when ranks divide them: an equal, consecutive part of the flat
 // gradient.
 struct MomentShard {
@@ -82,6 +85,15 @@ class ParameterStore {
   // Where weight i's gradient lies in it; both ends equal for a frozen weight.
   std::pair<int64_t, int64_t> FlatRange(size_t i) const;
 
+  // The moving average of the trained masters, which exists with OptimizerSpec::ema_decay. It
+  // begins at the masters; every update adds 1 - decay of them: ema = decay ema + (1 - decay) w, in
+  // f32.
+  bool has_average() const { return ema_decay_ > 0; }
+  void ResetAverage();
+  void UpdateAverage(engine::OpsContext& ops);
+  // Exchanges masters and average. A second call restores both, bit for bit.
+  void SwapAverage();
+
   size_t size() const { return specs_.size(); }
   const std::vector<engine::WeightSpec>& specs() const { return specs_; }
   engine::DType dtype() const { return dtype_; }
@@ -109,6 +121,7 @@ class ParameterStore {
   // - "m/<name>", "v/<name>": the optimiser's moments. 8-bit moments are codes, with
   //   "m_scales/<name>" and "v_scales/<name>".
   // - "low/<name>": the low halves of split masters.
+  // - "ema/<name>": the moving average.
   // With a shard, the moments are absent (MomentParts).
   std::vector<engine::NamedTensor> OptimizerTensors() const;
   // Calls `visit` with the bytes of every buffer that training changes and all ranks share:
@@ -124,6 +137,7 @@ class ParameterStore {
     AlignedBuffer low;     // i16
     AlignedBuffer m, v;    // f32, or codes
     AlignedBuffer m_scales, v_scales;
+    AlignedBuffer ema;           // f32
     int64_t gradient_begin = 0;  // in the flat gradient
     AlignedBuffer panels;
     AlignedBuffer vector;  // f32
@@ -143,6 +157,7 @@ class ParameterStore {
   std::vector<engine::WeightSpec> specs_;
   engine::DType dtype_;
   std::vector<bool> trained_;
+  double ema_decay_;
   MomentShard shard_;
   std::vector<MomentLayout> layouts_;  // by weight
   std::vector<Parameter> parameters_;

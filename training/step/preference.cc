@@ -38,25 +38,84 @@ void Weigh(const Segment& segment, double factor, std::span<float> weights) {
 
 }  // namespace
 
+namespace {
+
+// ORPO divides by 1 - exp(average).
+constexpr double kMostAverage = -1e-6;
+
+// What IPO and ORPO compute with.
+PairLogProbs Averaged(const PairLogProbs& sums, const PairTokens& tokens) {
+  return {sums.chosen / tokens.chosen, sums.rejected / tokens.rejected};
+}
+
+double IpoDistance(const DpoOptions& options, const PairLogProbs& policy,
+                   const PairLogProbs& reference, const PairTokens& tokens) {
+  const PairLogProbs a = Averaged(policy, tokens);
+  const PairLogProbs b = Averaged(reference, tokens);
+  return (a.chosen - a.rejected) - (b.chosen - b.rejected) - 1 / (2 * options.beta);
+}
+
+double OneMinusExp(double average) { return -std::expm1(std::min(average, kMostAverage)); }
+
+double LogOddsRatio(const PairLogProbs& average) {
+  return (average.chosen - std::log(OneMinusExp(average.chosen))) -
+         (average.rejected - std::log(OneMinusExp(average.rejected)));
+}
+
+}  // namespace
+
 double PairLoss(const DpoOptions& options, const PairLogProbs& policy,
-                const PairLogProbs& reference) {
+                const PairLogProbs& reference, const PairTokens& tokens) {
+  if (options.algorithm == PairAlgorithm::kIpo) {
+    const double distance = IpoDistance(options, policy, reference, tokens);
+    return distance * distance;
+  }
+  if (options.algorithm == PairAlgorithm::kOrpo) {
+    const PairLogProbs average = Averaged(policy, tokens);
+    return -average.chosen + options.orpo_lambda * MinusLogSigmoid(LogOddsRatio(average));
+  }
   const double x = Scaled(options, policy, reference);
   const double e = options.label_smoothing;
   return (1 - e) * MinusLogSigmoid(x) + e * MinusLogSigmoid(-x);
 }
 
-double PairLossSlope(const DpoOptions& options, const PairLogProbs& policy,
-                     const PairLogProbs& reference) {
+PairLogProbs PairLossSlopes(const DpoOptions& options, const PairLogProbs& policy,
+                            const PairLogProbs& reference, const PairTokens& tokens) {
+  if (options.algorithm == PairAlgorithm::kIpo) {
+    const double slope = -2 * IpoDistance(options, policy, reference, tokens);
+    return {slope / tokens.chosen, -slope / tokens.rejected};
+  }
+  if (options.algorithm == PairAlgorithm::kOrpo) {
+    const PairLogProbs average = Averaged(policy, tokens);
+    const double pull = options.orpo_lambda * Sigmoid(-LogOddsRatio(average));
+    return {(1 + pull / OneMinusExp(average.chosen)) / tokens.chosen,
+            -pull / OneMinusExp(average.rejected) / tokens.rejected};
+  }
   const double x = Scaled(options, policy, reference);
   const double e = options.label_smoothing;
-  return options.beta * ((1 - e) * Sigmoid(-x) - e * Sigmoid(x));
+  const double slope = options.beta * ((1 - e) * Sigmoid(-x) - e * Sigmoid(x));
+  return {slope, -slope};
+}
+
+PairTokens TokensOf(const PairRows& pair, std::span<const TokenId> targets) {
+  const auto count = [&](const Segment& segment) {
+    const auto first = targets.begin() + static_cast<std::ptrdiff_t>(segment.first_row);
+    const auto n = std::count_if(first, first + static_cast<std::ptrdiff_t>(segment.n_rows),
+                                 [](TokenId target) { return target >= 0; });
+    return static_cast<double>(std::max<std::ptrdiff_t>(n, 1));
+  };
+  return {count(pair.chosen), count(pair.rejected)};
 }
 
 void PreferenceFigures::Add(const DpoOptions& options, const PairLogProbs& policy,
-                            const PairLogProbs& reference) {
-  const double chosen = options.beta * (policy.chosen - reference.chosen);
-  const double rejected = options.beta * (policy.rejected - reference.rejected);
-  loss += PairLoss(options, policy, reference);
+                            const PairLogProbs& reference, const PairTokens& tokens) {
+  const bool averages = options.algorithm != PairAlgorithm::kDpo;
+  const double beta =
+      options.algorithm == PairAlgorithm::kOrpo ? options.orpo_lambda : options.beta;
+  const double chosen = beta * (policy.chosen - reference.chosen) / (averages ? tokens.chosen : 1);
+  const double rejected =
+      beta * (policy.rejected - reference.rejected) / (averages ? tokens.rejected : 1);
+  loss += PairLoss(options, policy, reference, tokens);
   chosen_reward += chosen;
   rejected_reward += rejected;
   accuracy += chosen > rejected ? 1 : 0;
@@ -86,10 +145,11 @@ void WeighPairs(const DpoOptions& options, std::span<const PairRows> pairs,
                 std::span<float> weights, PreferenceFigures* figures) {
   for (const PairRows& pair : pairs) {
     const PairLogProbs policy = LogProbsOf(pair, targets, token_logprobs);
-    figures->Add(options, policy, pair.reference);
-    const double slope = PairLossSlope(options, policy, pair.reference);
-    Weigh(pair.chosen, slope, weights);
-    Weigh(pair.rejected, -slope, weights);
+    const PairTokens tokens = TokensOf(pair, targets);
+    figures->Add(options, policy, pair.reference, tokens);
+    const PairLogProbs slopes = PairLossSlopes(options, policy, pair.reference, tokens);
+    Weigh(pair.chosen, slopes.chosen, weights);
+    Weigh(pair.rejected, slopes.rejected, weights);
   }
 }
 

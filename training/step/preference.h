@@ -9,8 +9,8 @@
 
 namespace tandem::training {
 
-// Direct preference optimisation (Rafailov et al., 2023): arithmetic on pairs of answers, given the
-// log-probabilities of their tokens. Knows neither programs nor files.
+// Losses over pairs of answers (DPO, IPO, ORPO): arithmetic on the log-probabilities of their
+// tokens. Knows neither programs nor files.
 
 // Log-probabilities of a pair's answers, each summed over its trained tokens.
 struct PairLogProbs {
@@ -18,6 +18,12 @@ struct PairLogProbs {
   double rejected = 0;
 
   bool operator==(const PairLogProbs&) const = default;
+};
+
+// Trained tokens of a pair's answers.
+struct PairTokens {
+  double chosen = 1;
+  double rejected = 1;
 };
 
 // A pair in a micro-batch.
@@ -28,16 +34,21 @@ struct PairRows {
   PairLogProbs reference;  // under the model that the run began with
 };
 
-// The loss of a pair (DPO, Rafailov et al. 2023): -(1 - e) log sigma(beta d) - e log sigma(-beta
-// d). e is the label smoothing. d is the policy's (chosen - rejected) minus the reference's.
+// The loss of a pair. d is the policy's (chosen - rejected) minus the reference's.
+// - DPO: -(1 - e) log sigma(beta d) - e log sigma(-beta d), with the label smoothing e.
+// - IPO: (d - 1 / (2 beta))^2, with d of log-probabilities averaged over tokens, as in trl.
+// - ORPO: -c - lambda log sigma(log odds(c) - log odds(r)), with c and r the averages of chosen and
+//   rejected and odds(x) = exp(x) / (1 - exp(x)).
 double PairLoss(const DpoOptions& options, const PairLogProbs& policy,
-                const PairLogProbs& reference);
-// Minus the derivative of PairLoss by d.
-double PairLossSlope(const DpoOptions& options, const PairLogProbs& policy,
-                     const PairLogProbs& reference);
+                const PairLogProbs& reference, const PairTokens& tokens = {});
+// Minus the derivatives of PairLoss by the policy's two (summed) log-probabilities.
+PairLogProbs PairLossSlopes(const DpoOptions& options, const PairLogProbs& policy,
+                            const PairLogProbs& reference, const PairTokens& tokens = {});
+PairTokens TokensOf(const PairRows& pair, std::span<const TokenId> targets);
 
 // Sums over pairs. Mean() returns a copy with the means, or zeros without pairs. A reward is beta
-// times the gain of the policy's log-probability over the reference's.
+// times the gain of the policy's log-probability over the reference's, averaged over tokens for IPO
+// and ORPO.
 struct PreferenceFigures {
   double loss = 0;
   double chosen_reward = 0;
@@ -48,7 +59,8 @@ struct PreferenceFigures {
   double rejected_logprob = 0;
   int64_t pairs = 0;
 
-  void Add(const DpoOptions& options, const PairLogProbs& policy, const PairLogProbs& reference);
+  void Add(const DpoOptions& options, const PairLogProbs& policy, const PairLogProbs& reference,
+           const PairTokens& tokens = {});
   PreferenceFigures Mean() const;
 };
 

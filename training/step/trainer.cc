@@ -28,6 +28,8 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.lora = std::move(targets);
   record.remat = options.remat;
   record.router_loss = options.router_loss;
+  record.neftune_alpha = options.neftune_alpha;
+  record.z_loss = options.z_loss;
   record.lora_dropout = options.dropout ? options.lora_dropout : 0;
   record.head_twice = options.dpo.has_value();
   return record;
@@ -82,7 +84,7 @@ namespace {
 // results after it.
 constexpr size_t kBatchCounts = 3;  // weight, rows of samples, pairs
 constexpr size_t kPreferenceNumbers = 8;
-constexpr size_t kBatchResults = 2 + 4 + kPreferenceNumbers;
+constexpr size_t kBatchResults = 3 + 4 + kPreferenceNumbers;
 
 std::array<double, kPreferenceNumbers> NumbersOf(const PreferenceFigures& f) {
   return {f.loss,   f.chosen_reward,  f.rejected_reward,  f.accuracy,
@@ -169,12 +171,13 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   for (size_t i = 0; i < all.size(); i += kBatchResults) {
     result.loss += all[i];
     correct += all[i + 1];
-    AddNumbers(std::span(all).subspan(i + 6, kPreferenceNumbers), &figures);
-    if (all[i + 2] == 0) continue;  // no experts
+    result.z_loss += all[i + 2] / terms;
+    AddNumbers(std::span(all).subspan(i + 7, kPreferenceNumbers), &figures);
+    if (all[i + 3] == 0) continue;  // no experts
     if (!result.routers) result.routers.emplace();
-    result.routers->balance += all[i + 3];
-    result.routers->z += all[i + 4];
-    result.routers->most_loaded = std::max(result.routers->most_loaded, all[i + 5]);
+    result.routers->balance += all[i + 4];
+    result.routers->z += all[i + 5];
+    result.routers->most_loaded = std::max(result.routers->most_loaded, all[i + 6]);
   }
   result.loss /= terms;
   if (options_.dpo) {
@@ -195,7 +198,7 @@ std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, flo
     const CrossEntropyResult one = sums ? TrainOnLast(batches[i], scale, share, &figures)
                                         : TrainOn(batches[i], scale, share, &figures);
     const auto routers = executor_->router_figures();
-    results.insert(results.end(), {one.weighted_loss, one.correct_weight});
+    results.insert(results.end(), {one.weighted_loss, one.correct_weight, one.weighted_z_loss});
     results.push_back(routers ? 1 : 0);
     results.push_back(routers ? routers->balance * share : 0);
     results.push_back(routers ? routers->z * share : 0);
@@ -302,6 +305,7 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
                    parameters_.states());
   }
   if (is_sharded()) GatherMasters();
+  parameters_.UpdateAverage(ops_);
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "repack");
     parameters_.Repack(ops_);
@@ -351,7 +355,8 @@ EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
         const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batches[b]);
         PreferenceFigures figures;
         for (size_t i = 0; i < policy.size(); ++i) {
-          figures.Add(*options_.dpo, policy[i], batches[b].pairs[i].reference);
+          figures.Add(*options_.dpo, policy[i], batches[b].pairs[i].reference,
+                      TokensOf(batches[b].pairs[i], batches[b].targets));
         }
         const auto of_pairs = NumbersOf(figures);
         std::copy(of_pairs.begin(), of_pairs.end(), numbers.begin());

@@ -34,6 +34,8 @@ struct TrainerOptions {
   std::vector<bool> trained;           // per weight; empty: all
   RematOptions remat;
   RouterLossOptions router_loss;  // models with experts only
+  float neftune_alpha = 0;        // noise on embeddings (ops/neftune.h); 0: none
+  float z_loss = 0;               // factor of the logits' squared log-sum-exp; 0: none
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
   // Ranks that share every step: each has the same number of its micro-batches, in rank order.
   // Null: this is the only one.
@@ -52,6 +54,7 @@ struct TrainerOptions {
 struct StepResult {
   double loss = 0;           // mean over the trained tokens, or over pairs
   double total_weights = 0;  // number of trained tokens
+  double z_loss = 0;         // mean of z_loss * log-sum-exp^2; not part of `loss`
   double accuracy = 0;       // share of these whose target is the model's likeliest token; 0 for
                              // pairs
   double raw_grad_norm = 0;  // before clipping

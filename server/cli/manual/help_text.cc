@@ -126,7 +126,7 @@ std::string FirstScreen(const VerbDoc& root) {
       "  tandem train SPEC       train or fine-tune a model\n";
   if (!has("run")) out += "  tandem generate -p TEXT continue a text with the embedded model\n";
   return out +
-         "\nAn own model: --model DIR, FILE.gguf or ORG/NAME of the Hugging Face hub.\n"
+         "\nAn own model: --model DIR, FILE.gguf, ORG/NAME of the hub, or s3://BUCKET/KEY.\n"
          "'tandem help' lists all verbs, 'tandem help VERB' explains one.\n";
 }
 

@@ -30,6 +30,10 @@ constexpr NamedFact kEnvironment[] = {
     {"HF_TOKEN, HF_TOKEN_PATH", "token for gated and private models of the hub"},
     {"HF_ENDPOINT", "the hub, or a mirror; default https://huggingface.co"},
     {"HF_HUB_OFFLINE", "1: use the cache only"},
+    {"AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE",
+     "keys for s3:// URLs, or the profile of ~/.aws/credentials that has them"},
+    {"AWS_REGION, AWS_ENDPOINT_URL", "region and server of s3:// URLs"},
+    {"GS_ACCESS_KEY_ID, GS_SECRET_ACCESS_KEY", "HMAC keys for gs:// URLs"},
     {"HTTPS_PROXY, HTTP_PROXY, ALL_PROXY, NO_PROXY", "proxies of downloads"},
 };
 

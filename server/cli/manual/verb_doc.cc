@@ -57,16 +57,13 @@ void ReadType(const std::string& type, OptionDoc& option) {
 // Values of flags that CLI11 knows as text only. A name means the same in every verb.
 void NameValue(OptionDoc& option) {
   static constexpr std::pair<std::string_view, std::string_view> kValues[] = {
-      {"--adapter", "DIR"},        {"--api-keys-db", "FILE"},
-      {"--base", "PATH"},          {"--cache-size", "BYTES"},
-      {"--chat-template", "FILE"}, {"--data", "FILE"},
-      {"--data-dir", "DIR"},       {"--dir", "DIR"},
-      {"--file", "FILE"},          {"--job", "DIR"},
-      {"--log-level", "LEVEL"},    {"--memory", "BYTES"},
-      {"--model", "PATH"},         {"--out", "FILE"},
-      {"--report", "FILE"},        {"--shard-bytes", "BYTES"},
-      {"--text", "FILE"},          {"--tokenizer", "PATH"},
-      {"--tokens", "IDS"}};
+      {"--adapter", "DIR"},      {"--api-keys-db", "FILE"},   {"--base", "PATH"},
+      {"--cache-size", "BYTES"}, {"--chat-template", "FILE"}, {"--data", "FILE"},
+      {"--data-dir", "DIR"},     {"--database", "URL"},       {"--database-password-file", "FILE"},
+      {"--dir", "DIR"},          {"--file", "FILE"},          {"--job", "DIR"},
+      {"--log-level", "LEVEL"},  {"--memory", "BYTES"},       {"--model", "PATH"},
+      {"--out", "FILE"},         {"--report", "FILE"},        {"--shard-bytes", "BYTES"},
+      {"--text", "FILE"},        {"--tokenizer", "PATH"},     {"--tokens", "IDS"}};
   if (option.value != "TEXT" || option.flags.empty()) return;
   for (const auto& [flag, value] : kValues) {
     if (option.flags.back() == flag) option.value = value;

@@ -180,6 +180,7 @@ int RunModel(RunFlags flags) {
 void AddRunFlags(CLI::App& command, const std::shared_ptr<RunFlags>& flags) {
   command.add_option("model", flags->first_word,
                      "a directory, a GGUF or llama2.c file, an embedded name, ORG/NAME at the hub, "
+                     "an s3:// or gs:// URL, "
                      "the id of a finished job or the name of a fine-tuned model in the data "
                      "directory; with --url, a model of that server");
   command.add_option("prompt", flags->words, "text to answer; without one, a chat");

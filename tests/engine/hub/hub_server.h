@@ -24,6 +24,7 @@ struct HubRequest {
   std::string method;
   std::string target;
   std::map<std::string, std::string> fields;  // names in lower case
+  std::string body;
 };
 
 // The bytes to send. With `cut`, the connection ends after them.
@@ -106,17 +107,28 @@ class HubServer {
     }
   }
 
+  bool Receive(int fd, std::string* input) const {
+    if (!IsReadable(fd)) return false;
+    char buffer[4096];
+    const ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
+    if (n > 0) input->append(buffer, static_cast<size_t>(n));
+    return n > 0;
+  }
+
   void Serve(int fd) {
     std::string input;
-    while (IsReadable(fd)) {
-      char buffer[4096];
-      const ssize_t n = recv(fd, buffer, sizeof(buffer), 0);
-      if (n <= 0) break;
-      input.append(buffer, static_cast<size_t>(n));
+    while (Receive(fd, &input)) {
       const size_t end = input.find("\r\n\r\n");
       if (end == std::string::npos) continue;
-      const HubRequest request = Parse(input.substr(0, end + 2));
+      HubRequest request = Parse(input.substr(0, end + 2));
       input.erase(0, end + 4);
+      if (request.fields.count("content-length") > 0) {
+        const size_t n_body = std::stoull(request.fields["content-length"]);
+        while (input.size() < n_body && Receive(fd, &input)) {
+        }
+        request.body = input.substr(0, n_body);
+        input.erase(0, request.body.size());
+      }
       {
         const std::lock_guard lock(mutex_);
         requests_.push_back(request);

@@ -235,9 +235,9 @@ TEST(JobStore, ARefusedDirectoryKeepsItsRights) {
 TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
   const TemporaryDir dir;
   { JobStore::Open(dir.path()); }
-  RunSql(dir / "tandem.db", "PRAGMA user_version = 7");
+  RunSql(dir / "tandem.db", "PRAGMA user_version = 8");
 
-  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 7", "up to 6"},
+  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 8", "up to 7"},
               [&] { JobStore::Open(dir.path()); });
 }
 
@@ -249,7 +249,8 @@ TEST(JobStore, RecordsOfAVersionWithoutOwnersBelongToNobody) {
   }
   RunSql(dir / "tandem.db",
          "ALTER TABLE jobs DROP COLUMN owner; ALTER TABLE files DROP COLUMN owner; "
-         "DROP TABLE responses; DROP TABLE batches; PRAGMA user_version = 3");
+         "ALTER TABLE jobs DROP COLUMN replica; DROP TABLE responses; DROP TABLE batches; "
+         "DROP TABLE leases; DROP TABLE adapters; PRAGMA user_version = 3");
   JobStore store = JobStore::Open(dir.path());
   JobRecord mine = NewJob("job-mine");
   mine.job.owner = -5;

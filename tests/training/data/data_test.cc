@@ -11,8 +11,8 @@
 #include "tests/support/model_harness.h"
 #include "tests/support/temporary_dir.h"
 #include "training/data/content_words.h"
+#include "training/data/order/permutation.h"
 #include "training/data/packer.h"
-#include "training/data/permutation.h"
 #include "training/data/sample_maker.h"
 
 namespace tandem::training {

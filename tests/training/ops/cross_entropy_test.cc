@@ -17,6 +17,7 @@ struct HeadCase {
   std::vector<TokenId> targets = {3, 52, -1, 0, 17, 17, 30};
   Floats weights = {1, 1, 0, 0.5f, 1, 0, 2};
   float soft_cap = 0;
+  float z_loss = 0;
 
   double Loss(const Doubles& h, const Doubles& w, const Doubles& b) const {
     double loss = 0;
@@ -31,7 +32,8 @@ struct HeadCase {
         if (soft_cap > 0) z[n] = soft_cap * std::tanh(z[n] / soft_cap);
         sum += std::exp(z[n]);
       }
-      loss += weights[r] * (std::log(sum) - z[targets[r]]);
+      const double lse = std::log(sum);
+      loss += weights[r] * (lse - z[targets[r]] + z_loss * lse * lse);
       total += weights[r];
     }
     return loss / total;
@@ -64,7 +66,8 @@ Outcome LossAndGradients(engine::OpsContext& ops, const HeadCase& c, engine::DTy
                     .soft_cap = c.soft_cap,
                     .targets = c.targets,
                     .weights = c.weights,
-                    .scale = 1 / 5.5f},
+                    .scale = 1 / 5.5f,
+                    .z_loss = c.z_loss},
                    outcome.dhidden.data(), outcome.dhead.data(), outcome.dbias.data(), nullptr);
   return outcome;
 }
@@ -80,13 +83,15 @@ void ExpectLossAndGradients(const HeadCase& c) {
   OnEveryTable([&](engine::OpsContext& ops) {
     const Outcome f32 = LossAndGradients(ops, c, engine::DType::kF32);
     EXPECT_DOUBLE_EQ(f32.result.weight, 4.5 + 1.0);
-    EXPECT_NEAR(f32.result.weighted_loss / 5.5, c.Loss(h, w, b), 1e-5);
+    EXPECT_NEAR((f32.result.weighted_loss + f32.result.weighted_z_loss) / 5.5, c.Loss(h, w, b),
+                1e-5);
     EXPECT_LT(RelativeError(f32.dhidden, want_dh), 1e-5);
     EXPECT_LT(RelativeError(f32.dhead, want_dw), 1e-5);
     EXPECT_LT(RelativeError(f32.dbias, want_db), 1e-5);
 
     const Outcome bf16 = LossAndGradients(ops, c, engine::DType::kBF16);
-    EXPECT_NEAR(bf16.result.weighted_loss / 5.5, c.Loss(h, w, b), 2e-2);
+    EXPECT_NEAR((bf16.result.weighted_loss + bf16.result.weighted_z_loss) / 5.5, c.Loss(h, w, b),
+                2e-2);
     EXPECT_LT(RelativeError(bf16.dhidden, want_dh), 2e-2);
     EXPECT_LT(RelativeError(bf16.dhead, want_dw), 2e-2);
     EXPECT_LT(RelativeError(bf16.dbias, want_db), 2e-2);
@@ -110,6 +115,14 @@ TEST(CrossEntropy, AllRowsUntrainedGivesZero) {
     EXPECT_EQ(outcome.result.weighted_loss, 0);
     EXPECT_EQ(outcome.dhidden, Floats(kTokens * kWidth, 0.0f));
   });
+}
+
+TEST(CrossEntropy, ZLossAddsItsGradient) {
+  HeadCase c;
+  c.z_loss = 0.3f;
+  ExpectLossAndGradients(c);
+  c.soft_cap = 3;
+  ExpectLossAndGradients(c);
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ std::vector<float> Normals(int64_t n, uint32_t seed, float scale = 1) {
 // One tensor with all state that an optimiser may keep.
 struct Tensor {
   Tensor(int64_t n, const OptimizerSpec& spec, bool split)
-      : layout(MomentsOf(spec, n, true)), p(Normals(n, 1)), g(p.size()) {
+      : layout(MomentsOf(spec, {.rows = n, .is_matrix = true})), p(Normals(n, 1)), g(p.size()) {
     const auto count = static_cast<size_t>(n);
     high.resize(count);
     low.resize(count);
@@ -230,13 +230,16 @@ TEST(EightBitMoments, BlocksOfNothingAndOfInfinityStayNumbers) {
 TEST(EightBitMoments, AreOfLargeMatricesAlone) {
   const OptimizerSpec spec{.state = MomentState::k8Bit};
 
-  EXPECT_TRUE(MomentsOf(spec, 4096, true).coded);
-  EXPECT_FALSE(MomentsOf(spec, 4095, true).coded);
-  EXPECT_FALSE(MomentsOf(spec, 4096, false).coded);
-  EXPECT_FALSE(MomentsOf({}, 4096, true).coded);
-  EXPECT_EQ(MomentBytes(MomentsOf(spec, 4096, true), 4096), 2 * (4096 + 16 * 4));
-  EXPECT_EQ(MomentBytes(MomentsOf({}, 4096, true), 4096), 8 * 4096);
-  EXPECT_EQ(MomentBytes(MomentsOf({.kind = OptimizerKind::kSgd}, 4096, true), 4096), 0);
+  EXPECT_TRUE(MomentsOf(spec, {.rows = 4096, .is_matrix = true}).coded);
+  EXPECT_FALSE(MomentsOf(spec, {.rows = 4095, .is_matrix = true}).coded);
+  EXPECT_FALSE(MomentsOf(spec, {.rows = 4096, .is_matrix = false}).coded);
+  EXPECT_FALSE(MomentsOf({}, {.rows = 4096, .is_matrix = true}).coded);
+  EXPECT_EQ(MomentBytes(MomentsOf(spec, {.rows = 4096, .is_matrix = true}), 4096),
+            2 * (4096 + 16 * 4));
+  EXPECT_EQ(MomentBytes(MomentsOf({}, {.rows = 4096, .is_matrix = true}), 4096), 8 * 4096);
+  EXPECT_EQ(MomentBytes(MomentsOf({.kind = OptimizerKind::kSgd}, {.rows = 4096, .is_matrix = true}),
+                        4096),
+            0);
 }
 
 // A quadratic bowl with curvatures over four decades: both reach its bottom.

@@ -31,15 +31,16 @@ TEST(PairLoss, HasTheValuesOfTheFormula) {
   EXPECT_NEAR(PairLoss({.beta = 0.5}, policy, reference), 0.3132616875182228, 1e-15);
   EXPECT_NEAR(PairLoss({.beta = 0.5, .label_smoothing = 0.1}, policy, reference),
               0.9 * 0.3132616875182228 + 0.1 * 1.3132616875182228, 1e-15);
-  EXPECT_NEAR(PairLossSlope({.beta = 0.5}, policy, reference), 0.5 * 0.2689414213699951, 1e-15);
+  EXPECT_NEAR(PairLossSlopes({.beta = 0.5}, policy, reference).chosen, 0.5 * 0.2689414213699951,
+              1e-15);
 }
 
 TEST(PairLoss, NeitherOverflowsNorVanishes) {
   const DpoOptions options{.beta = 1};
   EXPECT_EQ(PairLoss(options, {-5000, 0}, {0, 0}), 5000);
-  EXPECT_EQ(PairLossSlope(options, {-5000, 0}, {0, 0}), 1);
+  EXPECT_EQ(PairLossSlopes(options, {-5000, 0}, {0, 0}).chosen, 1);
   EXPECT_EQ(PairLoss(options, {0, -5000}, {0, 0}), 0);
-  EXPECT_EQ(PairLossSlope(options, {0, -5000}, {0, 0}), 0);
+  EXPECT_EQ(PairLossSlopes(options, {0, -5000}, {0, 0}).chosen, 0);
 }
 
 TEST(PairLoss, SlopeIsItsDerivative) {
@@ -50,8 +51,42 @@ TEST(PairLoss, SlopeIsItsDerivative) {
       for (const double chosen : {-9.0, -1.0, 2.0}) {
         const double up = PairLoss(options, {chosen + h, -2}, {-1, -1});
         const double down = PairLoss(options, {chosen - h, -2}, {-1, -1});
-        EXPECT_NEAR(PairLossSlope(options, {chosen, -2}, {-1, -1}), -(up - down) / (2 * h), 1e-9);
+        EXPECT_NEAR(PairLossSlopes(options, {chosen, -2}, {-1, -1}).chosen, -(up - down) / (2 * h),
+                    1e-9);
       }
+    }
+  }
+}
+
+// By hand: averages -1 and -2 of 2 and 3 tokens, reference averages -1.5 and -1.
+TEST(PairLoss, IpoAndOrpoHaveTheValuesOfTheirPapers) {
+  const PairTokens tokens{2, 3};
+  const PairLogProbs policy{-2, -6};
+  const PairLogProbs reference{-3, -3};
+  const DpoOptions ipo{.beta = 0.1, .algorithm = PairAlgorithm::kIpo};
+  EXPECT_NEAR(PairLoss(ipo, policy, reference, tokens), 12.25, 1e-12);  // (1 - -0.5 - 5)^2
+
+  const DpoOptions orpo{.orpo_lambda = 0.5, .algorithm = PairAlgorithm::kOrpo};
+  const auto odds = [](double x) { return std::exp(x) / (1 - std::exp(x)); };
+  const double ratio = odds(-1) / odds(-2);
+  EXPECT_NEAR(PairLoss(orpo, policy, reference, tokens), 1 + 0.5 * std::log(1 + 1 / ratio), 1e-12);
+  // An answer of probability 1 has finite values.
+  EXPECT_TRUE(std::isfinite(PairLoss(orpo, {0, -6}, {}, tokens)));
+  EXPECT_TRUE(std::isfinite(PairLossSlopes(orpo, {0, -6}, {}, tokens).chosen));
+}
+
+TEST(PairLoss, SlopesOfIpoAndOrpoAreTheirDerivatives) {
+  const double h = 1e-5;
+  const PairTokens tokens{3, 5};
+  for (const PairAlgorithm algorithm : {PairAlgorithm::kIpo, PairAlgorithm::kOrpo}) {
+    const DpoOptions options{.beta = 0.4, .orpo_lambda = 0.7, .algorithm = algorithm};
+    for (const double chosen : {-9.0, -1.0, -0.2}) {
+      const auto loss = [&](double dc, double dr) {
+        return PairLoss(options, {chosen + dc, -4 + dr}, {-2, -1}, tokens);
+      };
+      const PairLogProbs slopes = PairLossSlopes(options, {chosen, -4}, {-2, -1}, tokens);
+      EXPECT_NEAR(slopes.chosen, -(loss(h, 0) - loss(-h, 0)) / (2 * h), 1e-6);
+      EXPECT_NEAR(slopes.rejected, -(loss(0, h) - loss(0, -h)) / (2 * h), 1e-6);
     }
   }
 }

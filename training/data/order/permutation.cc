@@ -1,4 +1,4 @@
-#include "training/data/permutation.h"
+#include "training/data/order/permutation.h"
 
 #include <bit>
 

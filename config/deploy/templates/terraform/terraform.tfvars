@@ -1,0 +1,6 @@
+project_id       = "{{PROJECT_ID}}"
+region           = "{{REGION}}"
+cluster_name     = "{{CLUSTER_NAME}}"
+repo_name        = "{{REPO_NAME}}"
+artifacts_bucket = "{{ARTIFACTS_BUCKET}}"
+datasets_bucket  = "{{DATASETS_BUCKET}}"

@@ -1,0 +1,105 @@
+// What the app takes over from other replicas.
+
+#include <chrono>
+#include <filesystem>
+#include <utility>
+#include <vector>
+
+#include "engine/base/attempt.h"
+#include "engine/base/log.h"
+#include "server/app/app.h"
+#include "server/app/publish_lock.h"
+#include "server/fine_tuning/fine_tuning_object.h"
+#include "server/jobs/job_files.h"
+#include "server/wire/job_spec.h"
+
+namespace tandem::server {
+namespace {
+
+// As many of each type as a start restores.
+constexpr size_t kMaxFollowedJobs = 8;
+constexpr size_t kMaxTasks = 16;
+// Between looks for the models of jobs by requests for unknown names.
+constexpr std::chrono::milliseconds kLookForModelsEvery{500};
+
+}  // namespace
+
+void App::StartFollowing() {
+  if (!feed_) return;
+  follower_ = std::make_unique<RequestPool>(
+      RequestPool::Options{.n_threads = 1, .max_queued = kMaxTasks, .name = "tandem-follow"});
+  feed_->Start();
+}
+
+// Runs on the feed's thread, so slow work goes to follower_.
+void App::Follow(const std::string& table) {
+  if (is_draining_) return;
+  if (table == "jobs") {
+    jobs_->OnStoreChanged();
+    if (is_publishing_due_.exchange(true)) return;
+    follower_->TryPost(0, [this] {
+      is_publishing_due_ = false;
+      if (const auto error = Attempt([&] { PublishNewJobModels(); })) {
+        spdlog::warn("jobs_not_followed reason=\"{}\"", error->what());
+      }
+    });
+  } else if (table == "aliases" && aliases_) {
+    aliases_->Refresh();
+  } else if (table == "adapters" && adapters_) {
+    follower_->TryPost(0, [this] {
+      if (const auto error = Attempt([&] { adapters_->FollowBook(); })) {
+        spdlog::warn("adapters_not_followed reason=\"{}\"", error->what());
+      }
+    });
+  } else if (table == "api_keys" && managed_keys_) {
+    managed_keys_->Refresh();
+  } else if (table == "batches" || table == "leases") {
+    if (batches_) batches_->OnStoreChanged();
+    if (table == "leases") responses_->FailLeft();
+  }
+}
+
+void App::PublishNewJobModels() {
+  const PublishLock lock(publish_mutex_, publisher_);
+  for (const JobType type : {JobType::kTrain, JobType::kFineTune}) {
+    JobFilter filter;
+    filter.type = type;
+    filter.status = JobStatus::kSucceeded;
+    filter.limit = kMaxFollowedJobs;
+    const std::vector<Job> finished = jobs_->List(filter).jobs;
+    for (auto job = finished.rbegin(); job != finished.rend(); ++job) {
+      ThrowIfStopping();
+      if (!published_jobs_.insert(job->id).second) {
+        RemoveDeletedJobModel(*job);
+        continue;
+      }
+      if (const auto error = ErrorOf([&] { PublishJobModel(*job); })) {
+        spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error->what());
+      }
+    }
+  }
+}
+
+// Another replica has deleted it: DELETE /v1/models marks the job's directory.
+void App::RemoveDeletedJobModel(const Job& job) {
+  if (!std::filesystem::exists(job.dir / kModelDeletedFile)) return;
+  const std::string name = job.type == JobType::kFineTune ? FineTunedNameOf(job)
+                                                          : ModelIdOfJob(job.request_json, job.id);
+  if (!models_.Contains(name)) return;
+  const std::shared_ptr<const ServedModel> model = models_.Look(name);
+  if (model->is_tuned()) models_.Remove(*model, nullptr, "it was deleted");
+}
+
+// A request may name the model of a job before the notice of its end has been followed.
+bool App::LoadJobModel(const std::string& name) {
+  if (!feed_ || is_loading_ || publisher_.load() == std::this_thread::get_id()) return false;
+  const auto now = std::chrono::steady_clock::now();
+  auto due = next_look_for_models_.load();
+  if (now < due || !next_look_for_models_.compare_exchange_strong(due, now + kLookForModelsEvery)) {
+    return false;
+  }
+  PublishNewJobModels();
+  return models_.Contains(name);
+}
+
+}  // namespace tandem::server

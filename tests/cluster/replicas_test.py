@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Replicas with one PostgreSQL and one data directory.
+
+`replicas_test.py BINARY [unittest arguments]`.
+"""
+
+import time
+
+import harness
+from fine_tuning_test import chats
+from job_case import ENDED
+from replicas_case import ReplicasCase
+
+FOLLOW_S = 2       # until a change of one replica shows at another
+TAKE_OVER_S = 10   # until another replica supervises the jobs of a killed one
+
+
+class State(ReplicasCase):
+    def test_files_responses_and_jobs_of_one_are_those_of_the_other(self):
+        a, b = self.replica(), self.replica()
+        file = self.upload(a, chats())
+        self.assertEqual(b.request("GET", f"/v1/files/{file}")[0], 200)
+        self.assertEqual(a.request("GET", f"/v1/files/{file}/content")[2],
+                         b.request("GET", f"/v1/files/{file}/content")[2])
+        response = a.post("/v1/responses", {"model": "tandem-stories", "input": "A dog",
+                                            "max_output_tokens": 8})
+        status, _, again = b.request("GET", f"/v1/responses/{response['id']}")
+        self.assertEqual((status, again["output"]), (200, response["output"]))
+        more = b.post("/v1/responses", {"model": "tandem-stories", "input": "And a cat?",
+                                        "previous_response_id": response["id"],
+                                        "max_output_tokens": 8})
+        self.assertEqual(more["previous_response_id"], response["id"])
+        self.assertEqual(b.request("DELETE", f"/v1/files/{file}")[0], 200)
+        self.assertEqual(a.request("GET", f"/v1/files/{file}")[0], 404)
+
+    def test_aliases_and_keys_reach_every_replica_within_two_seconds(self):
+        a, b = self.replica(), self.replica()
+        status, _, answer = a.request("PUT", "/admin/aliases/story", {"target": "tandem-stories"},
+                                      admin=True)
+        self.assertEqual(status, 200, answer)
+        self.within(FOLLOW_S, "the alias", lambda: "story" in self.models(b))
+        self.assertEqual(a.request("DELETE", "/admin/aliases/story", admin=True)[0], 200)
+        self.within(FOLLOW_S, "its end", lambda: "story" not in self.models(b))
+
+        status, _, key = a.request("POST", "/admin/keys", {"name": "one", "scopes": ["infer"]},
+                                   admin=True)
+        self.assertEqual(status, 200, key)
+
+        def models_with_key(server):
+            connection = harness.http.client.HTTPConnection(*server.address, timeout=60)
+            connection.request("POST", "/tokenize", '{"prompt": "x"}',
+                               {"Content-Type": "application/json",
+                                "Authorization": f"Bearer {key['key']}"})
+            status = connection.getresponse().status
+            connection.close()
+            return status
+
+        self.within(FOLLOW_S, "the key", lambda: models_with_key(b) == 200)
+        self.assertEqual(b.request("DELETE", f"/admin/keys/{key['id']}", admin=True)[0], 200)
+        self.within(FOLLOW_S, "its revocation", lambda: models_with_key(a) == 401)
+
+    def test_polling_finds_changes_whose_notices_were_lost(self):
+        a, b = self.replica(), self.replica()
+        # The listeners' connections only; their next look opens new ones.
+        self.database.query("SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                            "WHERE query LIKE 'LISTEN%'")
+        a.request("PUT", "/admin/aliases/story", {"target": "tandem-stories"}, admin=True)
+        self.within(2 * FOLLOW_S, "the alias", lambda: "story" in self.models(b))
+
+
+class Jobs(ReplicasCase):
+    def test_a_fine_tune_of_one_answers_from_the_other(self):
+        a, b = self.replica(), self.replica()
+        job = self.start(a, self.upload(a, chats()), 2)
+        self.wait_for_status(a, job, *ENDED)
+        done = self.job(a, job)
+        self.assertEqual(done["status"], "succeeded", done)
+        name = done["fine_tuned_model"]
+        took = self.within(10, "the model", lambda: name in self.models(b))
+        print(f"a fine-tune was listed by the other replica after {took:.2f} s")
+        texts = [self.chat(server, name)["choices"][0]["message"]["content"] for server in (a, b)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(b.request("DELETE", f"/v1/models/{name}")[0], 200)
+        self.within(FOLLOW_S, "its end", lambda: name not in self.models(a))
+
+    def test_cancel_on_one_ends_the_job_of_the_other(self):
+        a, b = self.replica(), self.replica()
+        job = self.start(a, self.upload(a, chats()), 1000)
+        self.the_process(job)
+        self.act(b, job, "cancel")
+        self.within(10, "cancelled", lambda: self.status(a, job) == "cancelled")
+
+    def test_another_supervises_within_ten_seconds_after_a_kill(self):
+        self.replica(), self.replica()
+        first = self.supervisor()
+        other = next(server for server in self.servers if server is not first)
+        file = self.upload(other, chats())
+        running = self.start(other, file, 60)
+        self.the_process(running)
+        queued = self.start(other, file, 2)
+
+        first.kill()
+        took = self.within(TAKE_OVER_S, "a supervisor", lambda: self.supervisor() is other)
+        print(f"another replica supervised after {took:.1f} s")
+
+        for job in (running, queued):
+            self.wait_for_status(other, job, *ENDED)
+            self.assertEqual(self.status(other, job), "succeeded", self.job(other, job))
+            # Each step once: the child ran on, or resumed from its last checkpoint.
+            log = (self.job_dir(job) / "log.txt").read_text()
+            self.assertLessEqual(log.count("resuming, restart"), 1, log)
+        self.assertEqual(self.database.query("SELECT count(*) FROM jobs WHERE status = 'succeeded'"),
+                         ["2"])
+
+    def test_background_responses_of_a_killed_replica_fail(self):
+        self.replica(), self.replica()
+        victim, other = self.servers
+        status, _, response = victim.request(
+            "POST", "/v1/responses", {"model": "tandem-stories", "input": "A dog", "background": True,
+                                      "max_output_tokens": 400})
+        self.assertEqual(status, 200, response)
+        victim.kill()
+
+        def state():
+            return other.request("GET", f"/v1/responses/{response['id']}")[2]["status"]
+
+        if state() != "completed":
+            self.within(25, "failed", lambda: state() == "failed")
+
+
+class Outages(ReplicasCase):
+    def test_a_database_that_is_gone_costs_503_and_nothing_else(self):
+        a = self.replica()
+        file = self.upload(a, chats())
+        self.database.stop()
+        begin = time.monotonic()
+        status, headers, answer = a.request("GET", f"/v1/files/{file}")
+        self.assertEqual((status, answer["error"]["code"]), (503, "database_unavailable"), answer)
+        self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        self.assertLess(time.monotonic() - begin, 10)
+        # Generation needs no database.
+        self.assertEqual(a.request("POST", "/v1/chat/completions", harness.story())[0], 200)
+        self.assertEqual(a.request("GET", "/ready")[0], 200)
+
+        self.database.start()
+        self.within(10, "the file", lambda: a.request("GET", f"/v1/files/{file}")[0] == 200)
+        self.assertIsNone(a.process.poll())
+
+    def test_a_restart_of_the_database_goes_unnoticed(self):
+        a = self.replica()
+        file = self.upload(a, chats())
+        job = self.start(a, file, 40)
+        self.the_process(job)
+        self.database.stop()
+        self.database.start()
+        self.assertEqual(a.request("GET", f"/v1/files/{file}")[0], 200)
+        self.wait_for_status(a, job, *ENDED)
+        self.assertEqual(self.status(a, job), "succeeded", self.job(a, job))
+
+    def test_no_log_has_the_password(self):
+        a = self.replica()
+        self.database.stop()
+        a.request("GET", "/v1/files")
+        self.database.start()
+        self.assertEqual(a.stop(), 0)
+        self.assertNotIn(self.database.PASSWORD, a.log_path.read_text())
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""Two replicas behind HAProxy, with config/deploy/haproxy.cfg.
+
+`router_test.py BINARY [unittest arguments]`.
+"""
+
+import collections
+import http.client
+import json
+import re
+import shutil
+import subprocess
+import threading
+import time
+import unittest
+
+import harness
+import postgres
+from fine_tuning_test import chats
+from harness import ROOT
+from job_case import ENDED
+from replicas_case import ReplicasCase
+
+RATE = 20  # requests per second
+
+
+class Load:
+    """Requests at a constant rate, whatever the answers."""
+
+    def __init__(self, address):
+        self.address = address
+        self.results = collections.Counter()
+        self.lock = threading.Lock()
+        self.is_over = threading.Event()
+        self.threads = []
+        self.clock = threading.Thread(target=self.run)
+        self.clock.start()
+
+    def run(self):
+        begin, n = time.monotonic(), 0
+        while not self.is_over.wait(max(0, begin + n / RATE - time.monotonic())):
+            n += 1
+            thread = threading.Thread(target=self.send)
+            thread.start()
+            self.threads.append(thread)
+
+    def send(self):
+        result = None
+        try:
+            connection = http.client.HTTPConnection(*self.address, timeout=harness.PATIENCE_S)
+            connection.request("POST", "/v1/completions", json.dumps(
+                {"model": "tandem-stories", "prompt": "Once", "max_tokens": 2, "seed": 1}),
+                {"Content-Type": "application/json"})
+            response = connection.getresponse()
+            text = response.read()
+            result = response.status if response.status != 200 or json.loads(text)["choices"] else text
+            connection.close()
+        except Exception as error:  # every kind of failure counts
+            result = repr(error)
+        with self.lock:
+            self.results[result] += 1
+
+    def end(self):
+        """{status or failure: number of requests}"""
+        self.is_over.set()
+        self.clock.join()
+        for thread in self.threads:
+            thread.join()
+        return self.results
+
+
+class RouterCase(ReplicasCase):
+    DELAY_S = 3  # longer than two checks
+
+    def setUp(self):
+        if not shutil.which("haproxy"):
+            raise unittest.SkipTest("HAProxy is not installed (package haproxy)")
+        super().setUp()
+        self.ports = [postgres.free_port() for _ in range(2)]
+        for number in range(2):
+            self.start_replica(number)
+        self.router = ("127.0.0.1", postgres.free_port())
+        text = (ROOT / "config" / "deploy" / "haproxy.cfg").read_text()
+        text, n_binds = re.subn(r"bind :8080", f"bind {self.router[0]}:{self.router[1]}", text)
+        for name, port in zip("ab", self.ports):
+            text, n_servers = re.subn(rf"server {name} \S+", f"server {name} 127.0.0.1:{port}", text)
+            self.assertEqual((n_binds, n_servers), (1, 1))
+        config = self.path / "haproxy.cfg"
+        config.write_text(text)
+        self.haproxy = subprocess.Popen(["haproxy", "-f", str(config), "-db"],
+                                        stdout=subprocess.DEVNULL,
+                                        stderr=open(self.path / "haproxy.log", "wb"))
+        self.addCleanup(self.haproxy.wait)
+        self.addCleanup(self.haproxy.kill)
+        self.wait_until("the router", lambda: self.ask("/ready") == 200)
+
+    def start_replica(self, number):
+        server = self.replica("--port", str(self.ports[number]), "--drain-delay", str(self.DELAY_S))
+        return server
+
+    def ask(self, path):
+        try:
+            connection = http.client.HTTPConnection(*self.router, timeout=10)
+            connection.request("GET", path)
+            return connection.getresponse().status
+        except OSError:
+            return None
+
+
+class RollingRestart(RouterCase):
+    def test_no_request_fails_during_a_rolling_restart(self):
+        load = Load(self.router)
+        try:
+            time.sleep(2)
+            for number in range(2):
+                begin = time.monotonic()
+                self.servers[number].stop()
+                self.start_replica(number)
+                print(f"replica {number} was back after {time.monotonic() - begin:.1f} s")
+                time.sleep(2)  # the router must see it before the other one goes
+        finally:
+            results = load.end()
+        print(f"{sum(results.values())} requests: {dict(results)}")
+        self.assertEqual(set(results), {200}, results)
+        self.assertGreater(results[200], 5 * RATE)
+
+    def test_ready_ends_before_the_listener(self):
+        server = self.servers[0]
+        self.assertEqual(server.request("GET", "/ready")[0], 200)
+        server.process.terminate()
+        self.wait_until("draining", lambda: server.request("GET", "/ready")[0] == 503)
+        self.assertEqual(server.request("POST", "/v1/chat/completions", harness.story())[0], 200)
+
+
+class Prefixes(RouterCase):
+    def post(self, body, key=None):
+        connection = http.client.HTTPConnection(*self.router, timeout=harness.PATIENCE_S)
+        headers = {"Content-Type": "application/json"}
+        if key:
+            headers["x-prefix-key"] = key
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        connection.close()
+        self.assertEqual(response.status, 200, answer)
+        return response.headers["x-prefix-key"], answer
+
+    def test_turns_with_the_key_of_the_first_find_its_prefix(self):
+        for animal in ("dog", "cat", "fox", "hen"):
+            body = harness.story(f"Tell me a long story about a {animal}, a river and a {animal}." * 8,
+                                 max_tokens=4)
+            key, _ = self.post(body)
+            # The first of these may be the first on its replica.
+            self.assertEqual(self.post(body, key)[0], key)
+            _, answer = self.post(body, key)
+            self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0, animal)
+
+
+class FineTunes(RouterCase):
+    def test_a_fine_tune_answers_from_every_replica(self):
+        a, b = self.servers
+        job = self.start(a, self.upload(a, chats()), 2)
+        self.wait_for_status(b, job, *ENDED)
+        name = self.job(b, job)["fine_tuned_model"]
+        self.assertTrue(name, self.job(b, job))
+        for server in (a, b):
+            self.within(10, "the model", lambda: name in self.models(server))
+            self.chat(server, name)
+
+
+if __name__ == "__main__":
+    harness.main()

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "training/ops/attention.h"
+#include "training/ops/pointwise.h"
+
+namespace tandem::training {
+
+// NEFTune (Jain et al., 2023): adds alpha / sqrt(n d) * u to every element of x [rows, cols], with
+// u uniform in [-1, 1), d = cols, and n the rows of the segment. u depends on the seed, the row's
+// sample and position, and the column only, so that packing, accumulation and recomputation cannot
+// change it. Rows of padding stay as they are.
+void AddNeftuneNoise(engine::OpsContext& ops, std::span<const DropoutRow> sources,
+                     std::span<const Segment> segments, float alpha, uint64_t seed, int64_t cols,
+                     float* x);
+
+}  // namespace tandem::training
