@@ -150,7 +150,7 @@ const ConfigKey kKeys[] = {
      .effect = "file with the password of database, read at start",
      .default_text = "PGPASSWORD or ~/.pgpass", .must_exist = true},
     {.name = "jobs-on", .member = &AppConfig::jobs_on, .unit = "",
-     .effect = "where jobs run; a cluster must have the data directory at the same path",
+     .effect = "where jobs run; the nodes of a cluster share data-dir",
      .choices = "local|slurm|kubernetes"},
     {.name = "jobs-program", .member = &AppConfig::jobs_program, .unit = "PATH",
      .effect = "this program on the machines of the cluster",

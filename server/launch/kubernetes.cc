@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
@@ -145,37 +147,38 @@ std::string KubernetesCluster::Find(const JobStart& job) {
 }
 
 Cluster::State KubernetesCluster::Ask(const std::string& id) {
-  try {
-    const ToolResult done = RunTool(Kubectl(
-        {"get", "job", id, "--ignore-not-found",
-         "--output=jsonpath={.metadata.name}|{.status.ready}|{.status.conditions[*].type}"}));
-    if (done.code != 0) return State::kUnknown;
-    if (done.out.empty()) return State::kGone;
-    const size_t first = done.out.find('|');
-    const size_t second = done.out.find('|', first + 1);
-    if (second == std::string::npos) return State::kUnknown;
-    const std::string ready = done.out.substr(first + 1, second - first - 1);
-    const std::string conditions = done.out.substr(second + 1);
-    if (conditions.find("Complete") != std::string::npos ||
-        conditions.find("Failed") != std::string::npos) {
-      return State::kGone;
-    }
-    return ready.empty() || ready == "0" ? State::kWaiting : State::kRunning;
-  } catch (const Error& error) {
-    spdlog::debug("kubectl failed error=\"{}\"", error.what());
-    return State::kUnknown;
+  State answer = State::kUnknown;
+  const std::optional<Error> fault = ErrorOf([&] { answer = AskOnce(id); });
+  if (fault) spdlog::debug("kubectl failed error=\"{}\"", fault->what());
+  return answer;
+}
+
+Cluster::State KubernetesCluster::AskOnce(const std::string& id) const {
+  const ToolResult done = RunTool(
+      Kubectl({"get", "job", id, "--ignore-not-found",
+               "--output=jsonpath={.metadata.name}|{.status.ready}|{.status.conditions[*].type}"}));
+  if (done.code != 0) return State::kUnknown;
+  if (done.out.empty()) return State::kGone;
+  const size_t first = done.out.find('|');
+  const size_t second = done.out.find('|', first + 1);
+  if (second == std::string::npos) return State::kUnknown;
+  const std::string ready = done.out.substr(first + 1, second - first - 1);
+  const std::string conditions = done.out.substr(second + 1);
+  if (conditions.find("Complete") != std::string::npos ||
+      conditions.find("Failed") != std::string::npos) {
+    return State::kGone;
   }
+  return ready.empty() || ready == "0" ? State::kWaiting : State::kRunning;
 }
 
 void KubernetesCluster::Delete(std::vector<std::string> words) const {
   std::vector<std::string> all = {"delete", "--ignore-not-found", "--wait=false"};
   all.insert(all.end(), words.begin(), words.end());
-  try {
+  const std::optional<Error> fault = ErrorOf([&] {
     const ToolResult done = RunTool(Kubectl(std::move(all)));
     if (done.code != 0) spdlog::warn("kubectl delete failed reason=\"{}\"", done.Reason());
-  } catch (const Error& error) {
-    spdlog::warn("kubectl delete failed error=\"{}\"", error.what());
-  }
+  });
+  if (fault) spdlog::warn("kubectl delete failed error=\"{}\"", fault->what());
 }
 
 // The object stays until its pods have ended: they write a checkpoint first.

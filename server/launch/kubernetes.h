@@ -40,6 +40,7 @@ class KubernetesCluster : public Cluster {
   std::string Manifest(const JobStart& job) const;
 
  private:
+  State AskOnce(const std::string& id) const;
   std::vector<std::string> Kubectl(std::vector<std::string> words) const;
   void Delete(std::vector<std::string> words) const;
 

@@ -1,7 +1,9 @@
 #include "server/launch/slurm.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
@@ -35,14 +37,13 @@ std::string OutputPath(const std::filesystem::path& path) {
 // Runs scancel; the job may have ended meanwhile.
 void Scancel(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "scancel");
-  try {
+  const std::optional<Error> fault = ErrorOf([&] {
     const ToolResult done = RunTool(arguments);
     if (done.code != 0 && done.error.find("Invalid job id") == std::string::npos) {
       spdlog::debug("scancel failed reason=\"{}\"", done.Reason());
     }
-  } catch (const Error& error) {
-    spdlog::warn("scancel failed error=\"{}\"", error.what());
-  }
+  });
+  if (fault) spdlog::warn("scancel failed error=\"{}\"", fault->what());
 }
 
 }  // namespace
@@ -94,27 +95,28 @@ std::string SlurmCluster::Find(const JobStart& job) {
 }
 
 Cluster::State SlurmCluster::Ask(const std::string& id) {
-  try {
-    const ToolResult done = RunTool({"squeue", "--noheader", "--jobs=" + id, "--format=%T"});
-    if (done.code != 0) {
-      return done.error.find("Invalid job id") != std::string::npos ? State::kGone
-                                                                    : State::kUnknown;
-    }
-    const std::string state = FirstWord(done.out);
-    if (state.empty()) return State::kGone;
-    constexpr std::string_view kWaiting[] = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD",
-                                             "SPECIAL_EXIT"};
-    constexpr std::string_view kEnded[] = {"COMPLETED", "CANCELLED", "FAILED",        "TIMEOUT",
-                                           "NODE_FAIL", "DEADLINE",  "OUT_OF_MEMORY", "BOOT_FAIL"};
-    const auto is_one = [&](const auto& states) {
-      return std::find(std::begin(states), std::end(states), state) != std::end(states);
-    };
-    if (is_one(kEnded)) return State::kGone;
-    return is_one(kWaiting) ? State::kWaiting : State::kRunning;
-  } catch (const Error& error) {
-    spdlog::debug("squeue failed error=\"{}\"", error.what());
-    return State::kUnknown;
+  State answer = State::kUnknown;
+  const std::optional<Error> fault = ErrorOf([&] { answer = AskOnce(id); });
+  if (fault) spdlog::debug("squeue failed error=\"{}\"", fault->what());
+  return answer;
+}
+
+Cluster::State SlurmCluster::AskOnce(const std::string& id) const {
+  const ToolResult done = RunTool({"squeue", "--noheader", "--jobs=" + id, "--format=%T"});
+  if (done.code != 0) {
+    return done.error.find("Invalid job id") != std::string::npos ? State::kGone : State::kUnknown;
   }
+  const std::string state = FirstWord(done.out);
+  if (state.empty()) return State::kGone;
+  constexpr std::string_view kWaiting[] = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD",
+                                           "SPECIAL_EXIT"};
+  constexpr std::string_view kEnded[] = {"COMPLETED", "CANCELLED", "FAILED",        "TIMEOUT",
+                                         "NODE_FAIL", "DEADLINE",  "OUT_OF_MEMORY", "BOOT_FAIL"};
+  const auto is_one = [&](const auto& states) {
+    return std::find(std::begin(states), std::end(states), state) != std::end(states);
+  };
+  if (is_one(kEnded)) return State::kGone;
+  return is_one(kWaiting) ? State::kWaiting : State::kRunning;
 }
 
 void SlurmCluster::Terminate(const std::string& id) {

@@ -28,6 +28,8 @@ class SlurmCluster : public Cluster {
   void Remove(const std::string& id) override;
 
  private:
+  State AskOnce(const std::string& id) const;
+
   const SlurmOptions options_;
 };
 

@@ -7,7 +7,7 @@
 
 #include "config/app_config.h"
 #include "convert/formats/params_spec.h"
-#include "server/cli/checkpoint_verbs.h"
+#include "server/cli/checkpoint/checkpoint_verbs.h"
 #include "server/cli/convert_verb.h"
 #include "training/checkpoint/checkpoint_garbage.h"
 

@@ -10,7 +10,7 @@
 #include "convert/tensors/tensor_diff.h"
 #include "convert/tensors/tensor_hash.h"
 #include "convert/verify/verify_tensors.h"
-#include "server/cli/checkpoint_verbs.h"
+#include "server/cli/checkpoint/checkpoint_verbs.h"
 
 namespace tandem::server {
 namespace {

@@ -13,7 +13,7 @@
 #include "engine/formats/model_dir.h"
 #include "engine/io/sha256.h"
 #include "engine/tensor/dtype.h"
-#include "server/cli/checkpoint_verbs.h"
+#include "server/cli/checkpoint/checkpoint_verbs.h"
 
 namespace tandem::server {
 namespace {

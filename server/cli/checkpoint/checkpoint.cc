@@ -1,6 +1,6 @@
 #include <CLI/CLI.hpp>
 
-#include "server/cli/checkpoint_verbs.h"
+#include "server/cli/checkpoint/checkpoint_verbs.h"
 #include "server/cli/verbs.h"
 
 namespace tandem::server {
