@@ -131,6 +131,30 @@ class Rendered(unittest.TestCase):
                     if "secret" in volume:
                         self.assertIn(volume["secret"]["secretName"], secrets, path)
 
+    def test_replicas_share_the_database_and_one_data_directory(self):
+        serving = self.render() / "kubernetes/serving"
+        entries = {(entry["kind"], entry["metadata"]["name"]): entry
+                   for name in ("servers.yaml", "postgres.yaml") for entry in objects_of(serving / name)}
+        server = entries["StatefulSet", "server"]["spec"]
+        self.assertNotIn("volumeClaimTemplates", server)
+        pod = server["template"]["spec"]
+        arguments = dict(entry.split("=", 1) for entry in pod["containers"][0]["args"][1:])
+        address = re.fullmatch(r"postgres://(\w+)@(\w+)/(\w+)", arguments["--database"])
+        self.assertIn(("Service", address[2]), entries)
+        postgres = entries["StatefulSet", "database"]["spec"]["template"]["spec"]
+        variables = {entry["name"]: entry["value"] for entry in postgres["containers"][0]["env"]}
+        self.assertEqual((variables["POSTGRES_USER"], variables["POSTGRES_DB"]), (address[1], address[3]))
+        secrets = [{volume["secret"]["secretName"] for volume in each["volumes"] if "secret" in volume}
+                   for each in (pod, postgres)]
+        self.assertEqual(secrets[0] & secrets[1], {"tandem-database"})
+        mounts = {mount["mountPath"]: mount["name"] for mount in pod["containers"][0]["volumeMounts"]}
+        self.assertEqual(arguments["--database-password-file"], "/run/secrets/database/password")
+        self.assertEqual(mounts["/run/secrets/database"], "database")
+        claim = next(volume["persistentVolumeClaim"]["claimName"] for volume in pod["volumes"]
+                     if volume["name"] == mounts[arguments["--data-dir"]])
+        self.assertEqual(entries["PersistentVolumeClaim", claim]["spec"]["accessModes"], ["ReadWriteMany"])
+        self.assertGreater(pod["terminationGracePeriodSeconds"], int(arguments["--drain-delay"]) + 30)
+
     def test_the_seeds_variables_and_labels_are_there(self):
         out = self.render()
         variables = yaml.safe_load((out / "kubernetes/pipeline/kustomization.yaml").read_text())
