@@ -21,8 +21,9 @@ TEST_PACKAGES=(
   zsh fish mandoc groff-base debootstrap libopenmpi-dev openmpi-bin "${PACKAGE_PACKAGES[@]}"
 )
 
-# For tests/cluster: replicas with one database, behind a router.
-TEST_PACKAGES+=(postgresql haproxy)
+# For tests/cluster: replicas with one database, behind a router. Slurm queues jobs and ranks; its daemons are run by
+# the test alone.
+TEST_PACKAGES+=(postgresql haproxy slurmctld slurmd slurm-client)
 
 # install_packages NAME…: installs the missing packages. Without root, prints the command and exits.
 install_packages() {
