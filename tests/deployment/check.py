@@ -14,6 +14,7 @@ import kubernetes_validate
 import yaml
 
 import crds
+from steps import PipelineSteps, harness  # noqa: F401, the first is a test
 
 BINARY = ""
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -377,5 +378,5 @@ class Launched(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BINARY = sys.argv.pop(1)
+    BINARY = harness.BINARY = sys.argv.pop(1)
     unittest.main()
