@@ -391,11 +391,11 @@ inline constexpr std::array<DoorRule, 24> kDoorRules{{
 }};
 
 // Headers of the operating system and of C: allowed everywhere.
-inline constexpr std::array<std::string_view, 27> kSystemHeaders{
+inline constexpr std::array<std::string_view, 28> kSystemHeaders{
     "sys/",     "linux/",    "netinet/", "arpa/",     "unistd.h", "fcntl.h",  "signal.h",
     "stdlib.h", "stdio.h",   "string.h", "time.h",    "errno.h",  "locale.h", "wctype.h",
     "wchar.h",  "ctype.h",   "sched.h",  "pthread.h", "poll.h",   "spawn.h",  "dirent.h",
-    "pwd.h",    "termios.h", "malloc.h", "netdb.h",   "dlfcn.h",  "nss.h",
+    "pwd.h",    "termios.h", "malloc.h", "netdb.h",   "dlfcn.h",  "nss.h",    "limits.h",
 };
 
 }  // namespace tandem::tests
