@@ -33,6 +33,9 @@ DATASET_PATH={chats}
 class PipelineSteps(PipelineCase):
     def setUp(self):
         super().setUp()
+        # The preset trains on rows of 1,024 tokens.
+        config = json.loads((self.model / "config.json").read_text())
+        (self.model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 1024}))
         self.out = self.path / "out"
         (self.root / "mount").mkdir()
         config = self.path / "config.env"
@@ -57,8 +60,8 @@ class PipelineSteps(PipelineCase):
                 target.write_text((self.folder / item["key"]).read_text())
             if "persistentVolumeClaim" in volume and volume["persistentVolumeClaim"]["claimName"] == "artifacts":
                 self.assertEqual(mount["mountPath"], str(self.root / "mount"))
-            else:
-                places[mount["mountPath"]] = str(here)
+                here = self.root / "mount"
+            places[mount["mountPath"]] = str(here)
         return places
 
     def words(self, pod, container):
