@@ -68,10 +68,11 @@ class SlurmJobs(JobCase):
         self.wait_for_steps(job_id, 6)
         second = self.the_one_in_slurm(job_id)
         self.assertNotEqual(second, first)
-        # Slurm takes the job from its node and queues it again under the same number.
+        # Slurm takes the job from its node. The process writes a checkpoint and asks for a restart, which the server
+        # submits in place of the requeued job.
         self.slurm.tool("scontrol", "requeue", second)
-        self.wait_for_queue("RUNNING")
-        self.assertEqual(self.the_one_in_slurm(job_id), second)
+        self.wait_until("the requeue", lambda: "to Slurm as 3" in self.log(job_id))
+        self.assertEqual(self.the_one_in_slurm(job_id), "3")
 
         self.expect_same(server, job_id, reference)
         self.assertEqual(self.slurm.queue(), [])
