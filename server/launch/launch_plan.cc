@@ -15,6 +15,8 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr int64_t kMaxRanks = 65536;
+// Of a batch job whose ranks were killed, for example for want of memory.
+constexpr int kMostRestartsOfKilled = 10;
 
 // ssh asks nothing, and a word that begins with a dash is refused before.
 const std::vector<std::string> kSsh = {"ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=15"};
@@ -134,9 +136,8 @@ std::string SbatchScript(const LaunchPlan& plan, const std::vector<std::string>&
     script += "export HF_TOKEN_PATH=" + ShellWord(plan.token_file) + "\n";
   }
   script +=
-      "# SIGTERM reaches the ranks, which write a checkpoint and end with 75: the job is queued "
-      "again and resumes.\n"
-      "trap 'kill -TERM \"$ranks\" 2>/dev/null' TERM\n"
+      "# The ranks get SIGTERM, write a checkpoint and end with 75. srun itself would kill them.\n"
+      "trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' TERM\n"
       "srun --mpi=pmix --kill-on-bad-exit=1 " +
       ShellWords(plan.TrainWords()) +
       " &\n"
@@ -147,7 +148,12 @@ std::string SbatchScript(const LaunchPlan& plan, const std::vector<std::string>&
       "  wait \"$ranks\"\n"
       "  code=$?\n"
       "done\n"
-      "if [ \"$code\" -eq 75 ]; then\n"
+      "# After 75 the job is queued again and resumes. If a rank dies, srun kills the others and "
+      "reports 137;\n"
+      "# then the number of restarts is limited.\n"
+      "if [ \"$code\" -eq 75 ] || { [ \"$code\" -eq 137 ] && [ \"${SLURM_RESTART_COUNT:-0}\" -lt " +
+      std::to_string(kMostRestartsOfKilled) +
+      " ]; }; then\n"
       "  scontrol requeue \"$SLURM_JOB_ID\"\n"
       "fi\n"
       "exit \"$code\"\n";

@@ -31,8 +31,8 @@ void CheckLaunchPlan(const LaunchPlan& plan);
 // them by ssh without questions, and writes the output of each rank below plan.dir/ranks.
 std::vector<std::string> MpirunWords(const LaunchPlan& plan, const std::vector<std::string>& hosts);
 
-// A batch script for sbatch. srun starts the ranks over PMIx; exit code 75 queues the job again,
-// and the run resumes. `options` are further options of sbatch.
+// A batch script for sbatch. srun starts the ranks over PMIx; exit code 75 and the death of a rank
+// queue the job again, and the run resumes. `options` are further options of sbatch.
 std::string SbatchScript(const LaunchPlan& plan, const std::vector<std::string>& options);
 
 // The hosts of a file, one per line with optional `slots=N` and `#` comments, or of a list a,b,c.

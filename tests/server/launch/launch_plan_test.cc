@@ -89,15 +89,34 @@ TEST(SbatchScript, IsAShellScriptWhoseWordsStayWords) {
 
 TEST(SbatchScript, ATermSignalReachesTheRanksAndQueuesTheJobAgain) {
   const TemporaryDir dir;
-  WriteScript(dir / "srun",
-              {"trap 'exit 75' TERM", "kill -TERM $PPID", "while :; do sleep 0.01; done"});
+  WriteScript(dir / "srun", {"trap 'exit 75' TERM", "echo $$ > \"$(dirname \"$0\")/ranks\"",
+                             "kill -TERM $PPID", "while :; do sleep 0.01; done"});
+  WriteScript(dir / "scancel",
+              {"echo scancel $*", "kill -TERM $(cat \"$(dirname \"$0\")/ranks\")"});
   WriteScript(dir / "scontrol", {"echo scontrol $*"});
   WriteFile(dir / "script", SbatchScript(PlanOf(1, 1), {}));
   const ToolResult done = RunTool({"env", "PATH=" + (dir / "").string() + ":" + ::getenv("PATH"),
                                    "SLURM_JOB_ID=7", "sh", (dir / "script").string()});
 
   EXPECT_EQ(done.code, 75);
-  EXPECT_EQ(done.out, "scontrol requeue 7\n");
+  EXPECT_EQ(done.out, "scancel --signal=TERM 7\nscontrol requeue 7\n");
+}
+
+TEST(SbatchScript, KilledRanksQueueTheJobAgainALimitedNumberOfTimes) {
+  const TemporaryDir dir;
+  WriteScript(dir / "srun", {"exit 137"});
+  WriteScript(dir / "scontrol", {"echo scontrol $*"});
+  WriteFile(dir / "script", SbatchScript(PlanOf(1, 1), {}));
+  const auto run = [&](const char* restarts) {
+    return RunTool({"env", "PATH=" + (dir / "").string() + ":" + ::getenv("PATH"), "SLURM_JOB_ID=7",
+                    std::string("SLURM_RESTART_COUNT=") + restarts, "sh",
+                    (dir / "script").string()});
+  };
+
+  EXPECT_EQ(run("").out, "scontrol requeue 7\n");
+  EXPECT_EQ(run("9").out, "scontrol requeue 7\n");
+  EXPECT_EQ(run("10").out, "");
+  EXPECT_EQ(run("10").code, 137);
 }
 
 TEST(SbatchScript, OptionsCannotAddLines) {
