@@ -29,7 +29,7 @@ SpecValue MixtureWeights() {
             for (const double weight : spec.data.mixture_weights) words.push_back(ShowNumber(weight));
             return ShowList(words);
           },
-          "a list of numbers from 1e-06"};
+          "a list of positive numbers"};
 }
 
 }  // namespace
