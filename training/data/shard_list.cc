@@ -92,7 +92,8 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 bool IsRowFile(const fs::path& path) {
   const std::string extension = ExtensionOf(WithoutCompression(path));
   const bool is_known = extension == ".parquet" || extension == ".csv" || extension == ".jsonl" ||
-                        extension == ".ndjson" || extension == ".json";
+                        extension == ".ndjson" || extension == ".json" ||
+                        extension == ".array_record";
   return is_known && fs::is_regular_file(path) &&
          std::find(std::begin(kNoRows), std::end(kNoRows), path.filename()) == std::end(kNoRows);
 }
@@ -147,7 +148,8 @@ std::vector<fs::path> OfDirectory(const fs::path& folder, const std::string& spl
   if (splits.empty()) {
     throw Error(ErrorCode::kNotFound,
                 folder.string() +
-                    ": the directory has no file of rows (.parquet, .csv, .jsonl, .ndjson, .json)");
+                    ": the directory has no file of rows (.parquet, .csv, .jsonl, .ndjson, .json, "
+                    ".array_record)");
   }
   std::string names;
   for (const auto& [name, files] : splits) {

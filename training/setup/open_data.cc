@@ -13,6 +13,7 @@
 #include "engine/chat/chat_template.h"
 #include "engine/io/content_hash.h"
 #include "engine/io/sha256.h"
+#include "training/data/array_record/array_record_rows.h"
 #include "training/data/csv_rows.h"
 #include "training/data/joined_rows.h"
 #include "training/data/joined_samples.h"
@@ -80,6 +81,7 @@ bool IsPlain(const TrainSpec& spec, const fs::path& path, DataSplit split) {
   const std::string extension = ExtensionOf(WithoutCompression(path));
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") return false;
   if (ContainerOf(path) != RowContainer::kJson || MeansShards(path)) return false;
+  if (IsArrayRecordName(path)) return false;
   // A missing file opens as rows, whose error names the file.
   return extension == ".txt" || (spec.kind == "train.pretrain" && fs::exists(path));
 }
@@ -185,6 +187,9 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
 }
 
 std::shared_ptr<const RowFile> OpenText(const fs::path& file, RowContainer container) {
+  if (container == RowContainer::kAuto && IsArrayRecordName(file)) {
+    return ArrayRecordRows::Open(file);
+  }
   if (container == RowContainer::kAuto) container = ContainerOf(file);
   if (container == RowContainer::kCsv) return CsvRows::Open(file);
   return JsonRows::Open(file);

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace tandem::training {
+
+// A file of Google's ArrayRecord: Riegeli chunks of records, then a footer and a postscript in the
+// last block of 64 KiB. Reads chunks without compression and with zstd; refuses transposed chunks,
+// Brotli and Snappy with the option of the writer that avoids them. Checks every hash. Any thread.
+class ArrayRecordFile {
+ public:
+  static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 30;  // unpacked
+
+  // Maps the file and reads the header of every chunk. Throws kNotFound / kIo, and kDataLoss for a
+  // damaged or unfinished file.
+  static std::shared_ptr<const ArrayRecordFile> Open(const std::filesystem::path& path);
+  // Reads from bytes that `owner` keeps alive.
+  static std::shared_ptr<const ArrayRecordFile> Of(std::span<const std::byte> bytes,
+                                                   std::shared_ptr<const void> owner,
+                                                   const std::string& name);
+
+  int64_t size() const { return n_records_; }
+  const std::string& name() const { return name_; }
+  // The bytes of record i. Throws kDataLoss for a damaged chunk.
+  std::string Read(int64_t i) const;
+
+ private:
+  // A chunk of records.
+  struct Chunk {
+    uint64_t begin = 0;  // in the file
+    int64_t first_record = 0;
+    int64_t n_records = 0;
+  };
+  struct Header {
+    uint64_t data_size = 0;
+    uint64_t data_hash = 0;
+    char type = 0;
+    uint64_t n_records = 0;
+    uint64_t decoded_size = 0;
+    uint64_t end = 0;  // of the chunk in the file
+  };
+  using Records = std::vector<std::string>;
+
+  ArrayRecordFile(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
+                  std::string name)
+      : bytes_(bytes), owner_(std::move(owner)), name_(std::move(name)) {}
+
+  void Index();
+  uint64_t FooterOffset() const;
+  std::vector<std::byte> Gather(uint64_t* at, uint64_t n) const;
+  Header ReadHeader(uint64_t begin) const;
+  Records ReadChunk(uint64_t begin) const;
+  [[noreturn]] void Damaged(uint64_t at, const std::string& what) const;
+
+  const std::span<const std::byte> bytes_;
+  const std::shared_ptr<const void> owner_;
+  const std::string name_;
+  std::vector<Chunk> chunks_;
+  int64_t n_records_ = 0;
+  // Neighbouring records often share a chunk.
+  mutable std::mutex mutex_;
+  mutable size_t newest_index_ = 0;
+  mutable std::shared_ptr<const Records> newest_;  // guarded by mutex_, as its index
+};
+
+}  // namespace tandem::training
