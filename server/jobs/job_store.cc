@@ -116,7 +116,7 @@ void MakeForOwner(const std::filesystem::path& dir) {
 // Names that a server creates in its data directory, and the one that mkfs creates in a volume.
 bool IsDataDirEntry(std::string_view name) {
   return name == "lock" || name == "jobs" || name == "files" || name == "models" ||
-         name == "batches" || name == "lost+found" || name.starts_with("tandem.db") ||
+         name == "batches" || name == "adapters.lock" || name == "lost+found" || name.starts_with("tandem.db") ||
          name.starts_with("keys.db");
 }
 
