@@ -156,6 +156,46 @@ class Prefixes(RouterCase):
             self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0, animal)
 
 
+    SYSTEM = "You tell stories to children. Each story has a dog, a cat, a river and a happy end. " * 8
+    CONVERSATIONS = 12
+    TURNS = 5
+
+    def converse(self, number, counts, lock):
+        """The turns of one conversation. Counts the tokens of the last turn's prompt that are cached."""
+        messages = [{"role": "system", "content": self.SYSTEM},
+                    {"role": "user", "content": f"Tell me story number {number}."}]
+        shared = 0
+        for turn in range(self.TURNS):
+            _, answer = self.post({"model": "tandem-stories", "messages": messages, "max_tokens": 16,
+                                   "temperature": 0, "ignore_eos": True})
+            usage = answer["usage"]
+            with lock:
+                if turn > 0:
+                    counts["shared"] += shared
+                    counts["cached"] += min(shared, usage["prompt_tokens_details"]["cached_tokens"])
+            shared = usage["prompt_tokens"]
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+
+    def test_turns_without_a_key_find_their_prefix(self):
+        counts, lock = collections.Counter(), threading.Lock()
+        threads = []
+        for worker in range(4):
+            def run(first=worker):
+                for number in range(first, self.CONVERSATIONS, 4):
+                    self.converse(number, counts, lock)
+            threads.append(threading.Thread(target=run))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        share = counts["cached"] / counts["shared"]
+        used = [server.request("GET", "/metrics")[2].count("http_requests_total{") > 0
+                for server in self.servers]
+        print(f"{100 * share:.1f} % of {counts['shared']} tokens of earlier turns were cached")
+        self.assertGreaterEqual(share, 0.9)
+        self.assertEqual(used, [True, True])
+
+
 class FineTunes(RouterCase):
     def test_a_fine_tune_answers_from_every_replica(self):
         a, b = self.servers
