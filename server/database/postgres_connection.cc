@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -311,7 +312,7 @@ void PostgresConnection::Begin(std::string_view subject) {
   Send("BEGIN", {});
   is_in_transaction_ = true;
   const BoundValue key = {.type = BoundValue::Type::kInt, .integer = LockKey(subject)};
-  Send("SELECT pg_advisory_xact_lock(?)", {&key, 1});
+  UndoOnFailure([&] { Send("SELECT pg_advisory_xact_lock(?)", {&key, 1}); }, [&] { Rollback(); });
 }
 
 void PostgresConnection::Commit() {
