@@ -8,10 +8,7 @@ import json
 import shutil
 import time
 
-import harness
-from fine_tuning_test import chats
-from job_case import ENDED
-from replicas_case import ReplicasCase
+from replicas_case import ENDED, ReplicasCase, chats, harness
 
 FOLLOW_S = 2       # until a change of one replica shows at another
 TAKE_OVER_S = 10   # until another replica supervises the jobs of a killed one
