@@ -189,8 +189,8 @@ std::optional<std::string> ObjectClient::Read(const std::string& key, size_t max
   });
 }
 
-void ObjectClient::Put(const std::string& key, std::string_view bytes, const std::string& sha256) {
-  const Call call{.method = "PUT", .key = key, .bytes = bytes, .sha256 = sha256};
+void ObjectClient::Put(const std::string& key, const ObjectBody& body) {
+  const Call call{.method = "PUT", .key = key, .body = body};
   Retry(call, [&] {
     const int status = Send(call).status;
     Body(kMaxAnswerBytes);
@@ -218,12 +218,11 @@ std::string ObjectClient::BeginUpload(const std::string& key) {
 }
 
 std::string ObjectClient::PutPart(const std::string& key, const std::string& upload, int number,
-                                  std::string_view bytes, const std::string& sha256) {
+                                  const ObjectBody& body) {
   const Call call{.method = "PUT",
                   .key = key,
                   .query = {{"partNumber", std::to_string(number)}, {"uploadId", upload}},
-                  .bytes = bytes,
-                  .sha256 = sha256};
+                  .body = body};
   return Retry(call, [&] {
     const HttpHead head = Send(call);
     Body(kMaxAnswerBytes);
@@ -239,7 +238,8 @@ void ObjectClient::FinishUpload(const std::string& key, const std::string& uploa
             XmlEscaped(etags[i]) + "</ETag></Part>";
   }
   body += "</CompleteMultipartUpload>";
-  const Call call{.method = "POST", .key = key, .query = {{"uploadId", upload}}, .bytes = body};
+  const Call call{
+      .method = "POST", .key = key, .query = {{"uploadId", upload}}, .body = ObjectBody::Of(body)};
   Retry(call, [&] {
     HttpHead head = Send(call);
     const XmlElement answer =

@@ -25,6 +25,15 @@ struct ObjectInfo {
   std::string etag;  // with its quotes
 };
 
+// The body of a request. It is read in pieces while it is sent, and again when the request is
+// repeated.
+struct ObjectBody {
+  uint64_t n_bytes = 0;
+  std::function<void(uint64_t offset, std::span<char> out)> read = {};
+
+  static ObjectBody Of(std::string_view bytes);  // borrows
+};
+
 // One bucket, shared by the connections to it. Any thread.
 class ObjectStore {
  public:
@@ -74,16 +83,16 @@ class ObjectClient {
   // The whole object; nullopt when there is none. Throws kDataLoss when it is larger.
   std::optional<std::string> Read(const std::string& key, size_t max_bytes);
 
-  // Creates or replaces an object, as one atomic change. `sha256` is the bytes' hash in
-  // hexadecimal, if the caller knows it.
-  void Put(const std::string& key, std::string_view bytes, const std::string& sha256 = {});
+  // Creates or replaces an object, as one atomic change.
+  void Put(const std::string& key, std::string_view bytes) { Put(key, ObjectBody::Of(bytes)); }
+  void Put(const std::string& key, const ObjectBody& body);
   // Does nothing when no object has this key.
   void Delete(const std::string& key);
 
   // A multipart upload. The object appears with FinishUpload, whole. Part numbers begin with 1.
   std::string BeginUpload(const std::string& key);
   std::string PutPart(const std::string& key, const std::string& upload, int number,
-                      std::string_view bytes, const std::string& sha256 = {});
+                      const ObjectBody& body);
   void FinishUpload(const std::string& key, const std::string& upload,
                     const std::vector<std::string>& etags);
   // Removes the parts that were sent. Does nothing when the upload does not exist.
@@ -95,8 +104,7 @@ class ObjectClient {
     std::string key;
     std::vector<std::pair<std::string, std::string>> query = {};
     std::vector<std::pair<std::string, std::string>> fields = {};  // lower-case names
-    std::string_view bytes = {};
-    std::string sha256 = {};  // of `bytes`; empty: unknown
+    ObjectBody body = {};
     int accepted_status = 0;  // of the refusals that Send returns: 404 or 412
   };
 

@@ -16,6 +16,7 @@ namespace {
 
 constexpr uint64_t kMaxObjectBytes = uint64_t{1} << 50;
 constexpr size_t kShownBytes = 300;
+constexpr uint64_t kHashedBytes = uint64_t{256} << 10;  // stay in the cache
 // Stores refuse a difference of more than 15 minutes. A clock that differs more than a day was
 // never set.
 constexpr int64_t kAllowedSkewS = 14 * 60;
@@ -127,6 +128,12 @@ bool IsTransientAnswer(int status, std::string_view code) {
          code == "RequestTimeout" || code == "InternalError";
 }
 
+ObjectBody ObjectBody::Of(std::string_view bytes) {
+  return {bytes.size(), [bytes](uint64_t offset, std::span<char> out) {
+            std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());
+          }};
+}
+
 ObjectStore::ObjectStore(const ObjectUrl& url, std::stop_token stop)
     : ObjectStore(url, ObjectOptionsFromEnvironment(url), std::move(stop)) {}
 
@@ -168,9 +175,15 @@ void ObjectClient::WaitAfter(const Call& call, const TransientFault& fault, Back
 // TLS protects the body already, and a body for this machine is on no network: a hash would cost as
 // much time as the transfer.
 std::string ObjectClient::PayloadHash(const Call& call) const {
-  if (!store_.signs_bodies() && !call.bytes.empty()) return "UNSIGNED-PAYLOAD";
-  if (!call.sha256.empty()) return call.sha256;
-  return ToHex(Sha256Of(std::as_bytes(std::span(call.bytes.data(), call.bytes.size()))));
+  if (!store_.signs_bodies() && call.body.n_bytes > 0) return "UNSIGNED-PAYLOAD";
+  Sha256 hash;
+  std::vector<char> piece(std::min<uint64_t>(call.body.n_bytes, kHashedBytes));
+  for (uint64_t begin = 0; begin < call.body.n_bytes; begin += piece.size()) {
+    piece.resize(std::min<uint64_t>(call.body.n_bytes - begin, kHashedBytes));
+    call.body.read(begin, piece);
+    hash.Update(std::as_bytes(std::span(piece)));
+  }
+  return ToHex(hash.Finish());
 }
 
 void ObjectClient::Sign(const Call& call, SigV4Request signed_part, HttpClient::Request& request) {
@@ -195,7 +208,8 @@ HttpHead ObjectClient::Send(const Call& call) {
   request.method = call.method;
   request.url = store_.http().endpoint;
   request.may_carry_token = false;
-  request.more_body = call.bytes;
+  request.more_bytes = call.body.n_bytes;
+  request.read_more = call.body.read;
 
   SigV4Request signed_part;
   signed_part.method = call.method;
@@ -210,7 +224,7 @@ HttpHead ObjectClient::Send(const Call& call) {
   if (!options.keys.empty()) {
     Sign(call, std::move(signed_part), request);
   }
-  if (call.bytes.empty() && call.method != "GET" && call.method != "HEAD") {
+  if (call.body.n_bytes == 0 && call.method != "GET" && call.method != "HEAD") {
     request.fields.emplace_back("Content-Length", "0");
   }
   HttpHead head = http_.Send(request);

@@ -17,7 +17,6 @@
 #include "engine/hub/download.h"
 #include "engine/hub/partial_blob.h"
 #include "engine/io/posix_file.h"
-#include "engine/io/sha256.h"
 
 namespace tandem::engine {
 namespace {
@@ -26,7 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kTurnPoll{50};
 constexpr uint64_t kMostParts = 10'000;  // of one upload, by the interface of S3
-constexpr size_t kHashedBytes = size_t{256} << 10;
 constexpr uint64_t kPartGranule = uint64_t{1} << 20;
 
 void RunConnections(ObjectStore& store, const std::function<void(ObjectClient& client)>& work,
@@ -208,21 +206,18 @@ class Uploading {
   };
 
   void Work(ObjectClient& client) {
-    TransferBuffer buffer;
     while (const std::optional<Part> part = Next(client)) {
       File& file = *part->file;
-      const std::span<char> read = buffer.Of(part->end - part->begin);
-      const std::string sha256 = Read(*part, read);
-      const std::string_view bytes(read.data(), read.size());
+      const ObjectBody body = BodyOf(*part);
       const std::string& key = file.wanted.key;
       if (file.etags.empty()) {
-        client.Put(key, bytes, sha256);
-        on_bytes_(bytes.size());
+        client.Put(key, body);
+        on_bytes_(body.n_bytes);
         continue;
       }
       file.etags[part->index] =
-          client.PutPart(key, file.upload, static_cast<int>(part->index + 1), bytes, sha256);
-      on_bytes_(bytes.size());
+          client.PutPart(key, file.upload, static_cast<int>(part->index + 1), body);
+      on_bytes_(body.n_bytes);
       {
         const std::lock_guard lock(mutex_);
         if (--file.n_left > 0) continue;
@@ -231,17 +226,11 @@ class Uploading {
     }
   }
 
-  // Returns the hash of the part if signatures need it: a piece is hashed while it is in the cache.
-  std::string Read(const Part& part, std::span<char> out) const {
-    Sha256 hash;
-    for (size_t begin = 0; begin < out.size(); begin += kHashedBytes) {
-      const auto piece = std::as_writable_bytes(
-          out.subspan(begin, std::min<size_t>(kHashedBytes, out.size() - begin)));
-      ReadAllAt(part.file->file, piece, static_cast<int64_t>(part.begin + begin),
-                part.file->wanted.path);
-      if (store_.signs_bodies()) hash.Update(piece);
-    }
-    return store_.signs_bodies() ? ToHex(hash.Finish()) : std::string();
+  static ObjectBody BodyOf(const Part& part) {
+    return {part.end - part.begin, [part](uint64_t offset, std::span<char> out) {
+              ReadAllAt(part.file->file, std::as_writable_bytes(out),
+                        static_cast<int64_t>(part.begin + offset), part.file->wanted.path);
+            }};
   }
 
   // Opens the next file and begins its upload under the lock: parts need the upload's id.
