@@ -201,9 +201,15 @@ bool PostgresConnection::TryConnect() {
     connection_.reset();
     return false;
   }
-  // A notice ("relation exists already") would go to standard error.
-  PQsetNoticeProcessor(
-      connection_.get(), [](void*, const char*) {}, nullptr);
+  // A notice ("relation exists already") would go to standard error. One of class 57 on an idle
+  // connection announces its end: a shutdown, or an administrator's order.
+  is_ending_ = false;
+  PQsetNoticeReceiver(
+      connection_.get(),
+      [](void* is_ending, const PGresult* notice) {
+        if (StateOf(notice).starts_with("57P")) *static_cast<bool*>(is_ending) = true;
+      },
+      &is_ending_);
   const Result set(PQexec(connection_.get(),
                           "SET statement_timeout = '30s'; SET lock_timeout = '10s'; "
                           "SET idle_in_transaction_session_timeout = '60s'"));
@@ -237,7 +243,9 @@ void PostgresConnection::DropIfEnded() {
   if (!connection_) return;
   pollfd socket = {PQsocket(connection_.get()), POLLIN, 0};
   if (socket.fd >= 0 && ::poll(&socket, 1, 0) == 0) return;
-  if (PQconsumeInput(connection_.get()) == 1 && PQstatus(connection_.get()) == CONNECTION_OK) {
+  // PQisBusy reads the notices among the input.
+  if (PQconsumeInput(connection_.get()) == 1 && PQisBusy(connection_.get()) == 0 && !is_ending_ &&
+      PQstatus(connection_.get()) == CONNECTION_OK) {
     return;
   }
   error_ = "the connection ended";
