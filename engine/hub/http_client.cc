@@ -32,10 +32,11 @@ constexpr std::chrono::milliseconds kMaxBackoff{8'000};
 constexpr size_t kWriteBytes = size_t{256} << 10;
 
 void WriteInPieces(NetStream& stream, const HttpClient::Request& request) {
-  for (std::string_view rest = request.more_body; !rest.empty();) {
-    const size_t n = std::min(rest.size(), kWriteBytes);
-    stream.Write(rest.substr(0, n));
-    rest.remove_prefix(n);
+  std::vector<char> piece(std::min<uint64_t>(request.more_bytes, kWriteBytes));
+  for (uint64_t begin = 0; begin < request.more_bytes; begin += piece.size()) {
+    piece.resize(std::min<uint64_t>(request.more_bytes - begin, kWriteBytes));
+    request.read_more(begin, piece);
+    stream.Write({piece.data(), piece.size()});
   }
 }
 
@@ -262,7 +263,7 @@ HttpHead HttpClient::Send(const Request& request) {
         IsSameOrigin(url, shared_.endpoint)) {
       text += "Authorization: Bearer " + shared_.options.token + "\r\n";
     }
-    const size_t n_body = request.body.size() + request.more_body.size();
+    const uint64_t n_body = request.body.size() + request.more_bytes;
     if (n_body > 0) text += "Content-Length: " + std::to_string(n_body) + "\r\n";
     const auto read_head = [&] {
       if (!connection.ReadHead(request.method == "HEAD",

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,8 +68,10 @@ class HttpClient {
     std::vector<std::pair<std::string, std::string>> fields;
     bool may_carry_token = true;
     std::string body = {};  // sent with its length; empty: no body
-    // Sent after `body`, as a part of it. Borrowed until Send returns.
-    std::string_view more_body = {};
+    // The rest of a large body: its length, and what fills a buffer with the bytes from an offset.
+    // Borrowed until Send returns, which may read from the beginning again.
+    uint64_t more_bytes = 0;
+    std::function<void(uint64_t offset, std::span<char> out)> read_more = {};
   };
 
   // Sends the request and reads the head of the response. Drops the unread body of the last

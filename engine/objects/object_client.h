@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -24,6 +25,15 @@ struct ObjectInfo {
   std::string etag;  // with its quotes
 };
 
+// The body of a request. It is read in pieces while it is sent, and again when the request is
+// repeated.
+struct ObjectBody {
+  uint64_t n_bytes = 0;
+  std::function<void(uint64_t offset, std::span<char> out)> read = {};
+
+  static ObjectBody Of(std::string_view bytes);  // borrows
+};
+
 // One bucket, shared by the connections to it. Any thread.
 class ObjectStore {
  public:
@@ -34,18 +44,26 @@ class ObjectStore {
   const ObjectUrl& place() const { return place_; }  // the bucket, without a key
   const ObjectOptions& options() const { return options_; }
   HttpShared& http() { return http_; }
+  // Whether signatures cover the bodies of requests.
+  bool signs_bodies() const { return signs_bodies_; }
   // `s3://BUCKET/KEY`, for messages and logs.
   std::string Name(std::string_view key) const;
+
+  // Seconds that the store's clock is ahead of this machine's, as its refusals say; signatures
+  // follow it.
+  std::atomic<int64_t> clock_ahead_s{0};
 
  private:
   const ObjectUrl place_;
   const ObjectOptions options_;
   HttpShared http_;
+  const bool signs_bodies_;
 };
 
 // Requests to one bucket over one connection. One thread. Every call repeats its request after
-// transient faults (429, 5xx, timeouts, cut connections), with growing waits and Retry-After. No
-// redirect is followed. Errors name the bucket, the key, the status and what to do. Throws
+// transient faults (429, 5xx, timeouts, cut connections), with growing waits and Retry-After. After
+// a refusal of this machine's time (RequestTimeTooSkewed) it uses the store's. No redirect is
+// followed. Errors name the bucket, the key, the status and what to do. Throws
 // kPermissionDenied, kUnauthenticated, kNotFound, kFailedPrecondition, kUnavailable, kDataLoss for
 // answers that contradict themselves, and kCancelled.
 class ObjectClient {
@@ -66,14 +84,15 @@ class ObjectClient {
   std::optional<std::string> Read(const std::string& key, size_t max_bytes);
 
   // Creates or replaces an object, as one atomic change.
-  void Put(const std::string& key, std::string_view bytes);
+  void Put(const std::string& key, std::string_view bytes) { Put(key, ObjectBody::Of(bytes)); }
+  void Put(const std::string& key, const ObjectBody& body);
   // Does nothing when no object has this key.
   void Delete(const std::string& key);
 
   // A multipart upload. The object appears with FinishUpload, whole. Part numbers begin with 1.
   std::string BeginUpload(const std::string& key);
   std::string PutPart(const std::string& key, const std::string& upload, int number,
-                      std::string_view bytes);
+                      const ObjectBody& body);
   void FinishUpload(const std::string& key, const std::string& upload,
                     const std::vector<std::string>& etags);
   // Removes the parts that were sent. Does nothing when the upload does not exist.
@@ -85,14 +104,19 @@ class ObjectClient {
     std::string key;
     std::vector<std::pair<std::string, std::string>> query = {};
     std::vector<std::pair<std::string, std::string>> fields = {};  // lower-case names
-    std::string_view bytes = {};
+    ObjectBody body = {};
     int accepted_status = 0;  // of the refusals that Send returns: 404 or 412
   };
 
   // Sends one signed request and returns the head of a response with status 2xx or the accepted
   // one. Throws for all others.
   HttpHead Send(const Call& call);
+  // Adds the fields of the signature.
+  void Sign(const Call& call, SigV4Request signed_part, HttpClient::Request& request);
+  std::string PayloadHash(const Call& call) const;
   [[noreturn]] void ThrowStatus(const Call& call, const HttpHead& head);
+  // Throws TransientFault if the request may succeed when it is signed as of the store's time.
+  void FollowClock(const HttpHead& head, std::string& message);
   // Waits after a fault of this call; throws when there were too many.
   void WaitAfter(const Call& call, const TransientFault& fault, Backoff& backoff);
   // Asks for the rest of a range and advances `n_read`. Throws TransientFault when the answer is
@@ -108,6 +132,7 @@ class ObjectClient {
 
   ObjectStore& store_;
   HttpClient http_;
+  int64_t signed_ahead_s_ = 0;  // clock_ahead_s of the last request
 };
 
 }  // namespace tandem::engine

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "engine/base/ascii.h"
 #include "engine/base/error.h"
 #include "engine/base/url.h"
 #include "engine/io/atomic_write.h"
@@ -56,6 +57,7 @@ Profile ReadProfile(const fs::path& path, const std::string& section) {
   if (path.empty() || !fs::exists(path, absent)) return profile;
   const std::string text = ReadWholeFile(path, kMaxProfileBytes);
   bool is_inside = false;
+  std::string group;  // of nested settings: "s3." below the line `s3 =`
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view raw = std::string_view(text).substr(begin, end - begin);
@@ -66,14 +68,15 @@ Profile ReadProfile(const fs::path& path, const std::string& section) {
       is_inside = line.back() == ']' && TrimmedText(line.substr(1, line.size() - 2)) == section;
       continue;
     }
-    // An indented line belongs to a nested setting, such as s3 = max_concurrent_requests.
     const size_t equals = line.find('=');
-    if (!is_inside || raw.front() == ' ' || raw.front() == '\t' ||
-        equals == std::string_view::npos) {
-      continue;
-    }
-    profile[std::string(TrimmedText(line.substr(0, equals)))] =
-        std::string(TrimmedText(line.substr(equals + 1)));
+    if (!is_inside || equals == std::string_view::npos) continue;
+    const std::string name(TrimmedText(line.substr(0, equals)));
+    const std::string value(TrimmedText(line.substr(equals + 1)));
+    // Indented lines belong to the last line without a value.
+    const bool is_nested = raw.front() == ' ' || raw.front() == '\t';
+    if (!is_nested) group = value.empty() ? name + "." : "";
+    if (is_nested && group.empty()) continue;
+    profile[is_nested ? group + name : name] = value;
   }
   return profile;
 }
@@ -160,6 +163,14 @@ std::string CheckedRegion(const std::string& region) {
   return region;
 }
 
+std::optional<bool> SignsBodies(const Profile& profile) {
+  std::string text = LowerCase(Setting(profile, "s3.payload_signing_enabled"));
+  if (text.empty()) return std::nullopt;
+  if (text == "true" || text == "false") return text == "true";
+  throw Error(ErrorCode::kInvalidArgument,
+              "payload_signing_enabled of the AWS profile must be true or false");
+}
+
 void ReadAmazon(const Environment& environment, const std::string& bucket, ObjectOptions& options) {
   options.keys = EnvironmentKeys(environment);
   const Profile profile = ReadProfiles(environment);
@@ -170,6 +181,7 @@ void ReadAmazon(const Environment& environment, const std::string& bucket, Objec
         "the AWS profile");
   }
   if (options.keys.empty()) options.unsupported_source = UnsupportedSource(profile, environment);
+  options.signs_bodies = SignsBodies(profile);
   std::string region = Variable(environment, {"AWS_REGION", "AWS_DEFAULT_REGION"});
   if (region.empty()) region = Setting(profile, "region");
   if (!region.empty()) options.region = CheckedRegion(region);

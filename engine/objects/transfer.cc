@@ -206,28 +206,31 @@ class Uploading {
   };
 
   void Work(ObjectClient& client) {
-    TransferBuffer buffer;
     while (const std::optional<Part> part = Next(client)) {
       File& file = *part->file;
-      const std::span<char> read = buffer.Of(part->end - part->begin);
-      ReadAllAt(file.file, std::as_writable_bytes(read), static_cast<int64_t>(part->begin),
-                file.wanted.path);
-      const std::string_view bytes(read.data(), read.size());
+      const ObjectBody body = BodyOf(*part);
       const std::string& key = file.wanted.key;
       if (file.etags.empty()) {
-        client.Put(key, bytes);
-        on_bytes_(bytes.size());
+        client.Put(key, body);
+        on_bytes_(body.n_bytes);
         continue;
       }
       file.etags[part->index] =
-          client.PutPart(key, file.upload, static_cast<int>(part->index + 1), bytes);
-      on_bytes_(bytes.size());
+          client.PutPart(key, file.upload, static_cast<int>(part->index + 1), body);
+      on_bytes_(body.n_bytes);
       {
         const std::lock_guard lock(mutex_);
         if (--file.n_left > 0) continue;
       }
       Finish(client, file);
     }
+  }
+
+  static ObjectBody BodyOf(const Part& part) {
+    return {part.end - part.begin, [part](uint64_t offset, std::span<char> out) {
+              ReadAllAt(part.file->file, std::as_writable_bytes(out),
+                        static_cast<int64_t>(part.begin + offset), part.file->wanted.path);
+            }};
   }
 
   // Opens the next file and begins its upload under the lock: parts need the upload's id.

@@ -316,7 +316,9 @@ void App::StartAdapters() {
   if (!has_admin_) return;
   adapters_ = std::make_unique<AdapterHost>(
       models_, memory_, jobs_.get(), AdapterMaker(),
-      feed_ ? std::make_unique<AdapterBook>(options_.database) : nullptr);
+      feed_ ? std::make_unique<AdapterBook>(
+                  options_.database, std::filesystem::absolute(options_.data_dir) / "adapters.lock")
+            : nullptr);
   aliases_ = LoadsAtRunTime() && options_.database.is_shared()
                  ? std::make_unique<AliasBook>(models_, options_.database)
                  : std::make_unique<AliasBook>(

@@ -29,6 +29,7 @@ Error IsLoading(const std::string& name) {
 // Loads an adapter at once, on the calling thread. A whole model takes too long: the host loads it
 // as for /admin/models/load, and requests get 503 model_loading meanwhile.
 void App::LoadCheckpoint(const std::string& name, const Viewer& viewer) {
+  if (AdapterHost* adapters = context_.adapter_host; adapters && adapters->LoadShared(name)) return;
   JobSupervisor* jobs = context_.jobs;
   ModelHost* host = context_.model_host;
   if (jobs == nullptr || host == nullptr) return;

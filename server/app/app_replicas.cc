@@ -90,7 +90,7 @@ void App::RemoveDeletedJobModel(const Job& job) {
   if (model->is_tuned()) models_.Remove(*model, nullptr, "it was deleted");
 }
 
-// A request may name the model of a job before the notice of its end has been followed.
+// A request may name the model of a job, or an adapter, before the notice of it has been followed.
 bool App::LoadJobModel(const std::string& name) {
   if (!feed_ || is_loading_ || publisher_.load() == std::this_thread::get_id()) return false;
   const auto now = std::chrono::steady_clock::now();
@@ -99,7 +99,11 @@ bool App::LoadJobModel(const std::string& name) {
     return false;
   }
   PublishNewJobModels();
-  return models_.Contains(name);
+  if (models_.Contains(name)) return true;
+  AdapterHost* adapters = context_.adapter_host;
+  if (adapters == nullptr) return false;
+  adapters->FollowBook();
+  return adapters->LoadShared(name);
 }
 
 }  // namespace tandem::server

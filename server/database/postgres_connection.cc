@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -200,9 +201,15 @@ bool PostgresConnection::TryConnect() {
     connection_.reset();
     return false;
   }
-  // A notice ("relation exists already") would go to standard error.
-  PQsetNoticeProcessor(
-      connection_.get(), [](void*, const char*) {}, nullptr);
+  // A notice ("relation exists already") would go to standard error. One of class 57 on an idle
+  // connection announces its end: a shutdown, or an administrator's order.
+  is_ending_ = false;
+  PQsetNoticeReceiver(
+      connection_.get(),
+      [](void* is_ending, const PGresult* notice) {
+        if (StateOf(notice).starts_with("57P")) *static_cast<bool*>(is_ending) = true;
+      },
+      &is_ending_);
   const Result set(PQexec(connection_.get(),
                           "SET statement_timeout = '30s'; SET lock_timeout = '10s'; "
                           "SET idle_in_transaction_session_timeout = '60s'"));
@@ -236,7 +243,9 @@ void PostgresConnection::DropIfEnded() {
   if (!connection_) return;
   pollfd socket = {PQsocket(connection_.get()), POLLIN, 0};
   if (socket.fd >= 0 && ::poll(&socket, 1, 0) == 0) return;
-  if (PQconsumeInput(connection_.get()) == 1 && PQstatus(connection_.get()) == CONNECTION_OK) {
+  // PQisBusy reads the notices among the input.
+  if (PQconsumeInput(connection_.get()) == 1 && PQisBusy(connection_.get()) == 0 && !is_ending_ &&
+      PQstatus(connection_.get()) == CONNECTION_OK) {
     return;
   }
   error_ = "the connection ended";
@@ -311,7 +320,7 @@ void PostgresConnection::Begin(std::string_view subject) {
   Send("BEGIN", {});
   is_in_transaction_ = true;
   const BoundValue key = {.type = BoundValue::Type::kInt, .integer = LockKey(subject)};
-  Send("SELECT pg_advisory_xact_lock(?)", {&key, 1});
+  UndoOnFailure([&] { Send("SELECT pg_advisory_xact_lock(?)", {&key, 1}); }, [&] { Rollback(); });
 }
 
 void PostgresConnection::Commit() {

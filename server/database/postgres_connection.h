@@ -61,6 +61,7 @@ class PostgresConnection : public DatabaseConnection {
   std::unique_ptr<pg_conn, Closer> connection_;  // null: not connected
   bool is_in_transaction_ = false;
   bool is_listening_ = false;  // LISTEN has run on this connection
+  bool is_ending_ = false;     // the database has announced the end of this connection
   int64_t changes_ = 0;
   std::string error_;             // of the last attempt to connect
   Clock::time_point not_before_;  // of the next attempt

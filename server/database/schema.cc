@@ -107,7 +107,8 @@ CREATE TABLE adapters (
   name         TEXT PRIMARY KEY,
   base         TEXT NOT NULL,
   path         TEXT NOT NULL,
-  fingerprint  TEXT NOT NULL
+  fingerprint  TEXT NOT NULL,
+  created_at   INTEGER NOT NULL
 ) STRICT;
 )";
 

@@ -2,12 +2,14 @@
 #include <utility>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "server/fine_tuning/fine_tuning_checkpoints.h"
 #include "server/fine_tuning/fine_tuning_object.h"
 #include "server/handlers/endpoints.h"
 #include "server/handlers/handlers.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/job_supervisor.h"
+#include "server/models/adapter_host.h"
 #include "server/models/model_object.h"
 #include "server/wire/job_spec.h"
 
@@ -35,6 +37,24 @@ Json ModelObject(const ModelRegistry::Entry& entry) {
   out["capabilities"].push_back("embeddings");
   out["provenance"] = ProvenanceJson(model);
   return out;
+}
+
+// An adapter of another replica, which its first request loads here.
+Json ModelObject(const SharedAdapter& adapter, const std::shared_ptr<const ServedModel>& base) {
+  Json out = ModelObject({adapter.name, base});
+  out["created"] = adapter.created_at;
+  out["parent"] = base->id;
+  out["provenance"] = nullptr;
+  return out;
+}
+
+void AddUnloadedAdapters(const HandlerContext& context, Json& data) {
+  const AdapterHost* adapters = context.adapter_host;
+  if (adapters == nullptr) return;
+  for (const SharedAdapter& adapter : adapters->Unloaded()) {
+    // The base may leave at any time.
+    ErrorOf([&] { data.push_back(ModelObject(adapter, context.models.Look(adapter.base))); });
+  }
 }
 
 // Marks every job that made a model of this name, so that the next start does not publish it again.
@@ -104,6 +124,7 @@ void ListModels(const HandlerContext& context, Request request, ResponseWriter w
   body["data"] = Json::array();
   const Viewer viewer = ViewerOf(context, request);
   for (const auto& entry : context.models.List(viewer)) body["data"].push_back(ModelObject(entry));
+  AddUnloadedAdapters(context, body["data"]);
   // Codex asks with its version and reads this member.
   if (request.FindQuery("client_version") != nullptr) body["models"] = body["data"];
   writer.Json(200, body.dump());

@@ -116,8 +116,8 @@ void MakeForOwner(const std::filesystem::path& dir) {
 // Names that a server creates in its data directory, and the one that mkfs creates in a volume.
 bool IsDataDirEntry(std::string_view name) {
   return name == "lock" || name == "jobs" || name == "files" || name == "models" ||
-         name == "batches" || name == "lost+found" || name.starts_with("tandem.db") ||
-         name.starts_with("keys.db");
+         name == "batches" || name == "lost+found" || name.starts_with("adapters.lock") ||
+         name.starts_with("tandem.db") || name.starts_with("keys.db");
 }
 
 bool IsJobDirEntry(std::string_view name) {

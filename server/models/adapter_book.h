@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -13,22 +15,36 @@ struct SharedAdapter {
   std::string name;
   std::string base;         // id of a model that every replica serves
   std::string path;         // absolute; the same directory on every replica
-  std::string fingerprint;  // of its content
+  std::string fingerprint;  // SHA-256 of its content, in hexadecimal
+  int64_t created_at = 0;   // seconds since 1970
 };
 
 // The adapters that were loaded while the replicas run, in their database. Thread-safe. Methods
 // throw as Database.
+//
+// Every change also writes `adapters.lock`, for backups and for comparisons:
+//
+//   {"format":"tandem-adapters","version":1,"adapters":[{"name":…,"base":…,"path":…,"sha256":…}]}
 class AdapterBook {
  public:
-  explicit AdapterBook(const DatabaseSource& shared) : database_(shared) {}
+  // `lock_file` is on the disk that the replicas share. Empty: no file.
+  explicit AdapterBook(const DatabaseSource& shared, std::filesystem::path lock_file = {})
+      : database_(shared), lock_file_(std::move(lock_file)) {}
 
+  // Throws also kIo and kUnavailable (insufficient_storage) if the file cannot be written; then
+  // nothing changes.
   void Put(const SharedAdapter& adapter);
   void Remove(const std::string& name);
   std::vector<SharedAdapter> List();  // sorted by name
 
  private:
+  // The next two REQUIRE mutex_ held.
+  std::vector<SharedAdapter> ListLocked();
+  void WriteLockFile();
+
   std::mutex mutex_;  // guards database_
   Database database_;
+  const std::filesystem::path lock_file_;
 };
 
 }  // namespace tandem::server

@@ -127,16 +127,18 @@ std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
   if (!book_) return model;
   UndoOnFailure(
       [&] {
-        book_->Put({model->id, model->base->id, model->path, model->adapter->fingerprint()});
+        book_->Put({model->id, model->base->id, model->path, model->adapter->fingerprint(),
+                    model->created});
         from_book_.insert(model->id);
       },
       [&] { registry_.Remove(*model, nullptr, "the other replicas could not be told"); });
   return model;
 }
 
-void AdapterHost::LoadFromBook(const SharedAdapter& adapter) {
+// REQUIRES: book_mutex_ held.
+void AdapterHost::LoadFromBook(const SharedAdapter& adapter,
+                               std::shared_ptr<const ServedModel> base) {
   NameClaim name = registry_.ClaimForAdapter(adapter.name);
-  std::shared_ptr<const ServedModel> base = registry_.Look(adapter.base);
   const AdapterLoadSpec spec = {.name = adapter.name, .path = adapter.path, .base = adapter.base};
   MemoryReservation memory = ledger_.Reserve(spec.name, maker_.plan(spec, *base));
   std::shared_ptr<const ServedModel> model = maker_.make(spec, std::move(base), std::move(memory));
@@ -155,17 +157,25 @@ void AdapterHost::FollowBook() {
   if (!book_) return;
   const std::lock_guard lock(book_mutex_);
   std::set<std::string> left = from_book_;
-  for (const SharedAdapter& adapter : book_->List()) {
-    left.erase(adapter.name);
-    if (registry_.Contains(adapter.name)) {
-      const std::shared_ptr<const ServedModel> served = registry_.Look(adapter.name);
-      if (served->base && served->adapter->fingerprint() == adapter.fingerprint) {
-        from_book_.insert(adapter.name);
-        continue;
-      }
+  std::map<std::string, SharedAdapter> shared;
+  for (SharedAdapter& adapter : book_->List()) shared.emplace(adapter.name, adapter);
+  {
+    const std::lock_guard shared_lock(shared_mutex_);
+    shared_ = shared;
+  }
+  for (const auto& [name, adapter] : shared) {
+    left.erase(name);
+    if (!registry_.Contains(name)) continue;  // until its first use
+    const std::shared_ptr<const ServedModel> served = registry_.Look(name);
+    if (served->base && served->adapter->fingerprint() == adapter.fingerprint) {
+      from_book_.insert(name);
+      continue;
     }
-    if (const auto error = ErrorOf([&] { LoadFromBook(adapter); })) {
-      spdlog::warn("adapter_not_followed adapter={} reason=\"{}\"", adapter.name, error->what());
+    const auto load = [&, shared_adapter = &adapter] {
+      LoadFromBook(*shared_adapter, registry_.Look(shared_adapter->base));
+    };
+    if (const auto error = ErrorOf(load)) {
+      spdlog::warn("adapter_not_followed adapter={} reason=\"{}\"", name, error->what());
     }
   }
   for (const std::string& name : left) {
@@ -174,6 +184,45 @@ void AdapterHost::FollowBook() {
     const std::shared_ptr<const ServedModel> served = registry_.Look(name);
     if (served->base) registry_.Remove(*served, nullptr, "it was unloaded");
   }
+}
+
+std::vector<SharedAdapter> AdapterHost::Unloaded() const {
+  std::vector<SharedAdapter> unloaded;
+  {
+    const std::lock_guard lock(shared_mutex_);
+    for (const auto& [name, adapter] : shared_) unloaded.push_back(adapter);
+  }
+  std::erase_if(unloaded, [this](const SharedAdapter& adapter) {
+    return registry_.Contains(adapter.name) || !registry_.Contains(adapter.base);
+  });
+  return unloaded;
+}
+
+std::optional<SharedAdapter> AdapterHost::FindShared(const std::string& name) const {
+  const std::lock_guard lock(shared_mutex_);
+  const auto found = shared_.find(name);
+  return found == shared_.end() ? std::nullopt : std::optional(found->second);
+}
+
+// REQUIRES: book_mutex_ held.
+void AdapterHost::RemoveFromBook(const std::string& name) {
+  book_->Remove(name);
+  from_book_.erase(name);
+  const std::lock_guard lock(shared_mutex_);
+  shared_.erase(name);
+}
+
+bool AdapterHost::LoadShared(const std::string& name) {
+  std::optional<SharedAdapter> adapter = FindShared(name);
+  // An entry that names itself or another entry as its base would wait for its own lock.
+  if (!adapter || FindShared(adapter->base)) return false;
+  // Before the lock: the base may have to be loaded too.
+  std::shared_ptr<const ServedModel> base = registry_.Look(adapter->base);
+  const std::lock_guard lock(book_mutex_);
+  adapter = FindShared(name);
+  if (!adapter) return false;
+  if (!registry_.Contains(name)) LoadFromBook(*adapter, std::move(base));
+  return true;
 }
 
 void AdapterHost::EndJob(Task& task, const OwnEnd& end) {
@@ -238,16 +287,17 @@ void AdapterHost::Unload(const std::string& name) {
   };
   std::shared_ptr<const ServedModel> model;
   if (registry_.Contains(name)) model = registry_.Look(name);
+  if (!model && FindShared(name)) {
+    const std::lock_guard lock(book_mutex_);
+    return RemoveFromBook(name);
+  }
   if (!model) throw not_found("no adapter named '" + name.substr(0, 120) + "' is loaded");
   if (!model->base) {
     throw not_found("'" + name.substr(0, 120) + "' is a model, not an adapter: unload it with " +
                     "POST /admin/models/unload");
   }
   const std::lock_guard lock(book_mutex_);
-  if (book_) {
-    book_->Remove(name);
-    from_book_.erase(name);
-  }
+  if (book_) RemoveFromBook(name);
   if (!registry_.Remove(*model, nullptr, "it was unloaded")) {
     throw not_found("adapter '" + name.substr(0, 120) + "' is already unloaded");
   }

@@ -3,12 +3,14 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/memory_ledger.h"
@@ -63,9 +65,16 @@ class AdapterHost {
   // (adapter_not_found).
   void Unload(const std::string& name);
 
-  // Loads and unloads what another replica has; on the calling thread. Adapters that cannot be
-  // loaded are logged. Throws as AdapterBook.
+  // Takes over what other replicas have: unloads what they unloaded, and loads again what they
+  // replaced, on the calling thread. Adapters that cannot be loaded are logged. Throws as
+  // AdapterBook.
   void FollowBook();
+  // Adapters of other replicas that no request has used here; sorted by name.
+  std::vector<SharedAdapter> Unloaded() const;
+  // Loads such an adapter at its first use, on the calling thread. Returns false if there is none
+  // of that name. Throws kDataLoss for another content than the other replicas serve, and as
+  // loading.
+  bool LoadShared(const std::string& name);
 
   // Waits for the running load. Loads still queued fail with shutting_down.
   void Stop();
@@ -82,7 +91,9 @@ class AdapterHost {
 
   std::shared_ptr<const ServedModel> FindBase(const std::string& name) const;
   std::shared_ptr<const ServedModel> LoadOne(Task& task);
-  void LoadFromBook(const SharedAdapter& adapter);
+  void LoadFromBook(const SharedAdapter& adapter, std::shared_ptr<const ServedModel> base);
+  std::optional<SharedAdapter> FindShared(const std::string& name) const;
+  void RemoveFromBook(const std::string& name);
   void EndJob(Task& task, const OwnEnd& end);
   void EndWithoutMemory(Task& task);
   void LoadAndEnd(Task& task, bool is_late);
@@ -95,7 +106,9 @@ class AdapterHost {
   const std::unique_ptr<AdapterBook> book_;
   std::mutex book_mutex_;  // held while registry and book differ; guards the next
   std::set<std::string> from_book_;
-  std::mutex mutex_;  // guards the next two
+  mutable std::mutex shared_mutex_;              // guards the next; taken last
+  std::map<std::string, SharedAdapter> shared_;  // the book, as it was read last
+  std::mutex mutex_;                             // guards the next two
   std::deque<Task> queue_;
   bool is_stopped_ = false;
   std::condition_variable wake_;

@@ -11,7 +11,8 @@ import postgres
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
 import harness  # noqa: E402
-from job_case import JobCase  # noqa: E402
+from fine_tuning_test import chats  # noqa: E402, F401 (for the tests)
+from job_case import ENDED, JobCase  # noqa: E402, F401
 
 
 class Replica(harness.Server):

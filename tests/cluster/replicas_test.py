@@ -4,12 +4,11 @@
 `replicas_test.py BINARY [unittest arguments]`.
 """
 
+import json
+import shutil
 import time
 
-import harness
-from fine_tuning_test import chats
-from job_case import ENDED
-from replicas_case import ReplicasCase
+from replicas_case import ENDED, ReplicasCase, chats, harness
 
 FOLLOW_S = 2       # until a change of one replica shows at another
 TAKE_OVER_S = 10   # until another replica supervises the jobs of a killed one
@@ -128,6 +127,76 @@ class Jobs(ReplicasCase):
             self.within(25, "failed", lambda: state() == "failed")
 
 
+class Adapters(ReplicasCase):
+    def setUp(self):
+        super().setUp()
+        self.a = self.replica("--model-root", str(self.path))
+        self.b = self.replica("--model-root", str(self.path))
+        job = self.start(self.a, self.upload(self.a, chats()), 2)
+        self.wait_for_status(self.a, job, *ENDED)
+        self.assertEqual(self.status(self.a, job), "succeeded")
+        shutil.copytree(self.job_dir(job) / "adapter", self.path / "tales")
+
+    def load(self, server, name, **more):
+        return server.post("/admin/adapters/load", {"name": name, "path": "tales", **more}, admin=True)
+
+    def unload(self, server, name):
+        return server.post("/admin/adapters/unload", {"name": name}, admin=True)
+
+    def states(self, server):
+        answer = server.request("GET", "/admin/adapters", admin=True)[2]
+        return {adapter["name"]: adapter["state"] for adapter in answer["data"]}
+
+    def lock_file(self):
+        return json.loads((self.path / "data" / "adapters.lock").read_text())["adapters"]
+
+    def test_an_adapter_of_one_is_listed_by_all_and_loaded_at_its_first_use(self):
+        self.load(self.a, "tales")
+        self.within(FOLLOW_S, "the adapter", lambda: "tales" in self.models(self.b))
+        self.assertEqual(self.states(self.b)["tales"], "not_loaded")
+        listed = self.b.request("GET", "/v1/models")[2]["data"]
+        self.assertEqual([model["parent"] for model in listed if model["id"] == "tales"],
+                         ["tandem-stories"])
+        texts = [self.chat(server, "tales")["choices"][0]["message"] for server in (self.a, self.b)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(self.states(self.b)["tales"], "loaded")
+
+        (locked,) = self.lock_file()
+        self.assertEqual((locked["name"], locked["base"], locked["path"]),
+                         ("tales", "tandem-stories", str(self.path / "tales")))
+        self.assertRegex(locked["sha256"], "^[0-9a-f]{64}$")
+
+        # A replica that starts later has it too, and any replica ends it for all.
+        c = self.replica("--model-root", str(self.path))
+        self.within(FOLLOW_S, "the adapter at a later start", lambda: "tales" in self.models(c))
+        self.unload(c, "tales")
+        for server in (self.a, self.b):
+            self.within(FOLLOW_S, "its end", lambda: "tales" not in self.models(server))
+        self.assertEqual(self.lock_file(), [])
+
+    def test_a_request_may_be_faster_than_the_notice(self):
+        self.load(self.a, "fast")
+        self.chat(self.b, "fast")
+
+    def test_another_content_than_the_locked_one_is_refused(self):
+        self.load(self.a, "tales")
+        self.within(FOLLOW_S, "the adapter", lambda: "tales" in self.models(self.b))
+        weights = self.path / "tales" / "adapter_model.safetensors"
+        content = bytearray(weights.read_bytes())
+        content[-1] ^= 1
+        weights.write_bytes(content)
+        status, _, answer = self.b.request("POST", "/v1/completions",
+                                           {"model": "tales", "prompt": "x", "max_tokens": 2})
+        self.assertEqual(status, 500, answer)
+        self.assertIn("has another content", self.b.log_path.read_text())
+        self.assertEqual(self.a.request("POST", "/v1/completions", {
+            "model": "tales", "prompt": "x", "max_tokens": 2})[0], 200)
+        # The operator's answer to the refusal: load it again, for all.
+        self.load(self.a, "tales", replace=True)
+        self.wait_until("the new content", lambda: self.b.request(
+            "POST", "/v1/completions", {"model": "tales", "prompt": "x", "max_tokens": 2})[0] == 200)
+
+
 class Outages(ReplicasCase):
     def test_a_database_that_is_gone_costs_503_and_nothing_else(self):
         a = self.replica()
@@ -157,13 +226,33 @@ class Outages(ReplicasCase):
         self.wait_for_status(a, job, *ENDED)
         self.assertEqual(self.status(a, job), "succeeded", self.job(a, job))
 
-    def test_no_log_has_the_password(self):
+    def test_jobs_survive_a_database_that_is_gone_while_they_run(self):
+        a, b = self.replica(), self.replica()
+        file = self.upload(a, chats())
+        job = self.start(a, file, 30)
+        self.the_process(job)
+        self.database.stop("immediate")
+        time.sleep(12)  # longer than the lease
+        self.database.start()
+        self.wait_until("the database", lambda: a.request("GET", f"/v1/files/{file}")[0] == 200)
+        self.wait_for_status(b, job, *ENDED)
+        self.assertEqual(self.status(b, job), "succeeded", self.job(b, job))
+        log = (self.job_dir(job) / "log.txt").read_text()
+        self.assertLessEqual(log.count("resuming, restart"), 1, log)
+        self.assertIsNone(a.process.poll())
+        self.assertIsNone(b.process.poll())
+
+    def test_no_file_has_the_password(self):
         a = self.replica()
+        self.upload(a, chats())
         self.database.stop()
         a.request("GET", "/v1/files")
         self.database.start()
         self.assertEqual(a.stop(), 0)
-        self.assertNotIn(self.database.PASSWORD, a.log_path.read_text())
+        secret = self.path / "password"
+        for path in self.path.rglob("*"):
+            if path.is_file() and path != secret:
+                self.assertNotIn(self.database.PASSWORD.encode(), path.read_bytes(), path)
 
 
 if __name__ == "__main__":

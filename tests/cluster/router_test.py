@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two replicas behind HAProxy, with config/deploy/haproxy.cfg.
+"""Two replicas behind HAProxy and behind Envoy, with the configurations of config/deploy.
 
 `router_test.py BINARY [unittest arguments]`.
 """
@@ -8,18 +8,13 @@ import collections
 import http.client
 import json
 import re
-import shutil
 import subprocess
 import threading
 import time
-import unittest
 
-import harness
 import postgres
-from fine_tuning_test import chats
-from harness import ROOT
-from job_case import ENDED
-from replicas_case import ReplicasCase
+from replicas_case import ENDED, ReplicasCase, chats, harness
+import routers  # noqa: E402, after replicas_case, which adds a folder of modules
 
 RATE = 20  # requests per second
 
@@ -70,28 +65,20 @@ class Load:
 
 
 class RouterCase(ReplicasCase):
+    ROUTER = routers.Haproxy
     DELAY_S = 3  # longer than two checks
 
     def setUp(self):
-        if not shutil.which("haproxy"):
-            raise unittest.SkipTest("HAProxy is not installed (package haproxy)")
         super().setUp()
         self.ports = [postgres.free_port() for _ in range(2)]
+        self.router = ("127.0.0.1", postgres.free_port())
+        command = self.ROUTER.command(self.path, self.router, self.ports)
         for number in range(2):
             self.start_replica(number)
-        self.router = ("127.0.0.1", postgres.free_port())
-        text = (ROOT / "config" / "deploy" / "haproxy.cfg").read_text()
-        text, n_binds = re.subn(r"bind :8080", f"bind {self.router[0]}:{self.router[1]}", text)
-        for name, port in zip("ab", self.ports):
-            text, n_servers = re.subn(rf"server {name} \S+", f"server {name} 127.0.0.1:{port}", text)
-            self.assertEqual((n_binds, n_servers), (1, 1))
-        config = self.path / "haproxy.cfg"
-        config.write_text(text)
-        self.haproxy = subprocess.Popen(["haproxy", "-f", str(config), "-db"],
-                                        stdout=subprocess.DEVNULL,
-                                        stderr=open(self.path / "haproxy.log", "wb"))
-        self.addCleanup(self.haproxy.wait)
-        self.addCleanup(self.haproxy.kill)
+        with open(self.path / "router.log", "wb") as log:
+            router = subprocess.Popen(command, stdout=log, stderr=log)
+        self.addCleanup(router.wait)
+        self.addCleanup(router.kill)
         self.wait_until("the router", lambda: self.ask("/ready") == 200)
 
     def start_replica(self, number):
@@ -132,6 +119,16 @@ class RollingRestart(RouterCase):
         self.assertEqual(server.request("POST", "/v1/chat/completions", harness.story())[0], 200)
 
 
+class RollingRestartBehindEnvoy(RollingRestart):
+    ROUTER = routers.Envoy
+
+
+class EnvoyWithThePickerOfLlmD(harness.Case):
+    def test_envoy_accepts_the_configuration(self):
+        is_valid, said = routers.Envoy.validate(self.path, "envoy-llm-d.yaml")
+        self.assertTrue(is_valid, said)
+
+
 class Prefixes(RouterCase):
     def post(self, body, key=None):
         connection = http.client.HTTPConnection(*self.router, timeout=harness.PATIENCE_S)
@@ -154,6 +151,55 @@ class Prefixes(RouterCase):
             self.assertEqual(self.post(body, key)[0], key)
             _, answer = self.post(body, key)
             self.assertGreater(answer["usage"]["prompt_tokens_details"]["cached_tokens"], 0, animal)
+
+
+    SYSTEM = "You tell stories to children. Each story has a dog, a cat, a river and a happy end. " * 8
+    CONVERSATIONS = 12
+    TURNS = 5
+
+    def converse(self, number, counts, lock):
+        """The turns of one conversation. Counts the tokens of the last turn's prompt that are cached."""
+        messages = [{"role": "system", "content": self.SYSTEM},
+                    {"role": "user", "content": f"Tell me story number {number}."}]
+        shared = 0
+        for turn in range(self.TURNS):
+            _, answer = self.post({"model": "tandem-stories", "messages": messages, "max_tokens": 16,
+                                   "temperature": 0, "ignore_eos": True})
+            usage = answer["usage"]
+            with lock:
+                if turn > 0:
+                    counts["shared"] += shared
+                    counts["cached"] += min(shared, usage["prompt_tokens_details"]["cached_tokens"])
+            shared = usage["prompt_tokens"]
+            messages += [answer["choices"][0]["message"], {"role": "user", "content": "Go on."}]
+
+    def test_turns_without_a_key_find_their_prefix(self):
+        counts, lock = collections.Counter(), threading.Lock()
+        threads = []
+        for worker in range(4):
+            def run(first=worker):
+                for number in range(first, self.CONVERSATIONS, 4):
+                    self.converse(number, counts, lock)
+            threads.append(threading.Thread(target=run))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        share = counts["cached"] / counts["shared"]
+        used = [sum(float(n) for n in re.findall(
+            r'http_requests_total\{[^}]*route="/v1/chat/completions"[^}]*\} (\S+)',
+            server.request("GET", "/metrics")[2])) for server in self.servers]
+        print(f"{100 * share:.1f} % of {counts['shared']} tokens of earlier turns were cached; "
+              f"requests per replica: {used}")
+        self.assertGreaterEqual(share, 0.9)
+        self.assertGreater(min(used), 0)
+
+
+class PrefixesBehindEnvoy(Prefixes):
+    ROUTER = routers.Envoy
+
+    # Envoy does not read bodies: only the key of an earlier answer keeps a conversation together.
+    test_turns_without_a_key_find_their_prefix = None
 
 
 class FineTunes(RouterCase):

@@ -182,6 +182,36 @@ class Metrics(Case):
             self.assertGreater(metrics.get("vllm:model_memory_bytes", kind=kind), 0)
         self.assertEqual(metrics.get("vllm:http_requests_total", route="unmatched", status="404"), 1)
 
+    def test_the_endpoint_picker_of_llm_d_finds_its_metrics(self):
+        """The model server protocol of the Gateway API inference extension, scraped with a key."""
+        server = self.serve("--metrics-namespace", "vllm", "--served-model-name", "stories",
+                            "--api-key", "serve", "--metrics-key", "scrape")
+
+        def get(key):
+            connection = http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)
+            connection.request("GET", "/metrics", headers={"Authorization": f"Bearer {key}"} if key else {})
+            response = connection.getresponse()
+            text = response.read().decode()
+            connection.close()
+            return response.status, text
+
+        self.assertEqual([get(key)[0] for key in (None, "wrong")], [401, 401])
+        status, text = get("scrape")
+        self.assertEqual(status, 200)
+        metrics = Exposition(text)
+        for gauge in ("num_requests_waiting", "num_requests_running", "kv_cache_usage_perc"):
+            (value,) = metrics.all("vllm:" + gauge).values()
+            self.assertEqual(value, 0, gauge)
+        (layout,) = metrics.all("vllm:cache_config_info")
+        self.assertGreater(int(dict(layout)["block_size"]), 0)
+        self.assertGreater(int(dict(layout)["num_gpu_blocks"]), 0)
+        ((adapters, seen_at),) = metrics.all("vllm:lora_requests_info").items()
+        self.assertGreater(int(dict(adapters)["max_lora"]), 0)
+        self.assertEqual((dict(adapters)["running_lora_adapters"],
+                          dict(adapters)["waiting_lora_adapters"]), ("", ""))
+        # The picker takes the newest sample.
+        self.assertLess(abs(seen_at - time.time()), 60)
+
     def test_the_counts_are_what_clients_counted(self):
         server = self.serve()
         before = scrape(server)

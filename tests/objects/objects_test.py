@@ -1,5 +1,6 @@
 """`objects_test.py BINARY`; `run` starts it with the Python that has moto."""
 
+import calendar
 import hashlib
 import http.client
 import http.server
@@ -76,6 +77,7 @@ class FaultyProxy:
         self.hook = None  # called with the handler and the body; true: it has replied
         self.bad_signatures = []
         self.region = REGION
+        self.signs_bodies = False
         self.bytes_per_s = None
         proxy = self
 
@@ -122,7 +124,8 @@ class FaultyProxy:
                     self.close_connection = True
 
             def reply(self, status, body=b"", **fields):
-                self.send_response(status)
+                send = self.send_response_only if "Date" in fields else self.send_response
+                send(status)
                 for name, value in fields.items():
                     self.send_header(name.replace("_", "-"), value)
                 self.send_header("Content-Length", str(len(body)))
@@ -139,7 +142,10 @@ class FaultyProxy:
         expected = signature_of(method, target, headers, body, self.region) if authorization else "none"
         if not authorization.endswith("Signature=" + expected):
             self.bad_signatures.append((method, target))
-        if hashlib.sha256(body).hexdigest() != headers.get("x-amz-content-sha256"):
+        # This machine sees the bodies only; others get them with a hash.
+        unsigned = body and not self.signs_bodies
+        wanted = "UNSIGNED-PAYLOAD" if unsigned else hashlib.sha256(body).hexdigest()
+        if authorization and headers.get("x-amz-content-sha256") != wanted:
             self.bad_signatures.append((method, target, "payload"))
         if headers.get("x-amz-security-token") != (SESSION if self.region == REGION else None):
             self.bad_signatures.append((method, target, "session"))
@@ -311,6 +317,34 @@ class Models(ObjectsCase):
                       AWS_SECRET_ACCESS_KEY=None, AWS_REGION=None, AWS_ENDPOINT_URL=None)
         self.assertTrue(self.proxy.log)
         shutil.rmtree(self.home)  # holds the secret on purpose
+
+    def test_a_profile_signs_bodies(self):
+        (self.home / ".aws" / "config").write_text("[default]\ns3 =\n  payload_signing_enabled = true\n")
+        self.proxy.signs_bodies = True
+        url = self.put_model()
+        self.tandem("convert", url, self.url("signed"), "--no-certificate")
+        parts = self.proxy.requests("PUT", "model.safetensors")
+        self.assertTrue(parts)
+        self.assertNotIn("UNSIGNED-PAYLOAD", [headers["x-amz-content-sha256"] for *_, headers in parts])
+
+    def test_signatures_follow_the_clock_of_the_store(self):
+        def hook(handler, _):
+            ahead = time.gmtime(time.time() + 7200)
+            signed = time.strptime(handler.headers["x-amz-date"], "%Y%m%dT%H%M%SZ")
+            if abs(calendar.timegm(signed) - calendar.timegm(ahead)) < 900:
+                return False
+            handler.reply(403, error_xml("RequestTimeTooSkewed"),
+                          Date=time.strftime("%a, %d %b %Y %H:%M:%S GMT", ahead))
+            return True
+
+        url = self.put_model()
+        self.proxy.hook = hook
+        done = self.generate(url)
+        self.assertIn("objects_clock_skew seconds=7", done.stderr)
+        refused = [headers for *_, headers in self.proxy.log
+                   if abs(calendar.timegm(time.strptime(headers["x-amz-date"], "%Y%m%dT%H%M%SZ"))
+                          - time.time()) < 900]
+        self.assertEqual(len(refused), 1)
 
     def test_missing_objects_and_buckets_are_named(self):
         missing = self.tandem("run", self.url("nothing"), "Once", code=1)

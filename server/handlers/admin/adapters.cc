@@ -47,6 +47,18 @@ Json AdapterObject(const HandlerContext& context, const ServedModel& model) {
   return out;
 }
 
+// An adapter of another replica, which its first request loads here.
+Json AdapterObject(const HandlerContext& context, const SharedAdapter& adapter) {
+  Json out;
+  out["name"] = adapter.name;
+  out["object"] = "adapter";
+  out["base"] = adapter.base;
+  out["path"] = ShownPath(context, adapter.path);
+  out["state"] = "not_loaded";
+  out["created"] = adapter.created_at;
+  return out;
+}
+
 // Attributes a fault of the adapter's files to the request field that named them.
 Error WithPathParam(const Error& error, const std::string& path_param) {
   const std::string& reason = error.reason();
@@ -82,6 +94,11 @@ void ListAdapters(const HandlerContext& context, Request, ResponseWriter writer)
   body["data"] = Json::array();
   for (const auto& [name, model] : context.models.List()) {
     if (model->base && name == model->id) body["data"].push_back(AdapterObject(context, *model));
+  }
+  if (const AdapterHost* adapters = context.adapter_host) {
+    for (const SharedAdapter& adapter : adapters->Unloaded()) {
+      body["data"].push_back(AdapterObject(context, adapter));
+    }
   }
   writer.Json(200, body.dump(-1, ' ', false, Json::error_handler_t::replace));
 }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
+#include <ctime>
 #include <fstream>
 #include <mutex>
 #include <sstream>
@@ -91,7 +93,103 @@ TEST(ObjectClient, SignsEveryRequestAndSendsTheSessionToken) {
   EXPECT_TRUE(
       request.fields.at("authorization").starts_with("AWS4-HMAC-SHA256 Credential=THEKEY/"));
   EXPECT_EQ(request.fields.at("x-amz-security-token"), "THESESSION");
-  EXPECT_EQ(request.fields.at("x-amz-content-sha256").size(), 64u);
+  EXPECT_EQ(request.fields.at("x-amz-content-sha256"), "UNSIGNED-PAYLOAD");
+}
+
+TEST(ObjectClient, SignsBodiesWhereOthersMayReadThem) {
+  HubServer server([](const HubRequest&) { return HubReply{Reply(200, "ETag: \"e\"\r\n", "")}; });
+  const auto signs = [&](const std::string& endpoint, std::optional<bool> wanted = {},
+                         const std::string& proxy = "") {
+    ObjectOptions options = FastOptions(server);
+    options.http.endpoint = endpoint;
+    options.http.http_proxy = proxy;
+    options.signs_bodies = wanted;
+    return ObjectStore(kBucket, options).signs_bodies();
+  };
+  EXPECT_FALSE(signs("https://store.example"));
+  EXPECT_FALSE(signs("http://localhost:9000"));
+  EXPECT_FALSE(signs("http://127.0.0.1:9000"));
+  EXPECT_TRUE(signs("http://127.0.0.1.example"));
+  EXPECT_TRUE(signs("http://192.168.1.7:9000"));
+  EXPECT_TRUE(signs("http://127.0.0.1:9000", {}, "http://proxy.example:3128"));
+  EXPECT_TRUE(signs("https://store.example", true));
+  EXPECT_FALSE(signs("http://store.example", false));
+
+  ObjectOptions options = FastOptions(server);
+  options.signs_bodies = true;
+  ObjectStore store(kBucket, options);
+  ObjectClient client(store);
+  client.Put("key", "bytes");
+  const std::string large(700'000, 'x');  // several pieces
+  client.PutPart("key", "id", 1, ObjectBody::Of(large));
+  EXPECT_EQ(server.requests().at(0).fields.at("x-amz-content-sha256"),
+            "277089d91c0bdf4f2e6862ba7e4a07605119431f5d13f726dd352b06f1b206a9");
+  EXPECT_EQ(server.requests().at(1).fields.at("x-amz-content-sha256"),
+            "09f143a886696ba31189656dffc5d4cd14effc15ad33d00066ebe5d70b3649ff");
+  EXPECT_EQ(server.requests().at(1).body, large);
+}
+
+std::string HttpTime(int64_t from_now_s) {
+  const std::time_t time = std::time(nullptr) + from_now_s;
+  std::tm parts{};
+  gmtime_r(&time, &parts);
+  char text[64];
+  std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  return text;
+}
+
+// The time of the signature, in seconds from now.
+int64_t SignedFromNow(const HubRequest& request) {
+  std::tm parts{};
+  strptime(request.fields.at("x-amz-date").c_str(), "%Y%m%dT%H%M%SZ", &parts);
+  return timegm(&parts) - std::time(nullptr);
+}
+
+TEST(ObjectClient, AfterARefusalOfTheTimeSignaturesFollowTheStore) {
+  for (const std::string method : {"GET", "HEAD"}) {
+    HubServer server([&](const HubRequest& request) {
+      const std::string date = "Date: " + HttpTime(7200) + "\r\n";
+      if (std::abs(SignedFromNow(request) - 7200) < 900) {
+        return HubReply{Reply(200, date + "ETag: \"e\"\r\n", request.method == "HEAD" ? "" : "ok")};
+      }
+      return HubReply{
+          Reply(403, date, method == "HEAD" ? "" : ErrorXml("RequestTimeTooSkewed", "too far"))};
+    });
+    ObjectStore store(kBucket, FastOptions(server));
+    ObjectClient client(store);
+
+    if (method == "GET") {
+      EXPECT_EQ(client.Read("key", 100), "ok");
+    } else {
+      EXPECT_TRUE(client.Find("key").has_value());
+    }
+    EXPECT_EQ(server.requests().size(), 2u);
+    EXPECT_NEAR(static_cast<double>(store.clock_ahead_s), 7200, 5);
+    // Another connection of the same store does not ask first.
+    EXPECT_EQ(ObjectClient(store).Find("other").has_value(), true);
+    EXPECT_EQ(server.requests().size(), 3u);
+  }
+}
+
+TEST(ObjectClient, AClockThatCannotBeFollowedIsNamed) {
+  const auto refusal_with = [](const std::string& fields) {
+    HubServer server([&](const HubRequest&) {
+      return HubReply{Reply(403, fields, ErrorXml("RequestTimeTooSkewed", "too far"))};
+    });
+    ObjectStore store(kBucket, FastOptions(server));
+    std::string text =
+        FaultText(ErrorCode::kPermissionDenied, [&] { ObjectClient(store).Put("key", "x"); });
+    return std::to_string(server.requests().size()) + " " + text;
+  };
+  const std::string never_set = refusal_with("Date: Thu, 01 Jan 1970 00:00:00 GMT\r\n");
+  EXPECT_TRUE(never_set.starts_with("1 ")) << never_set;
+  EXPECT_TRUE(Contains(never_set, "set this machine's clock, which is ")) << never_set;
+  EXPECT_TRUE(Contains(never_set, "s ahead of the store's")) << never_set;
+  EXPECT_TRUE(refusal_with("").starts_with("1 "));
+  EXPECT_TRUE(refusal_with("Date: yesterday\r\n").starts_with("1 "));
+  // Another refusal after the change is final.
+  const std::string stubborn = refusal_with("Date: " + HttpTime(-3600) + "\r\n");
+  EXPECT_TRUE(stubborn.starts_with("2 ")) << stubborn;
 }
 
 TEST(ObjectClient, WithoutKeysRequestsAreNotSigned) {

@@ -129,6 +129,21 @@ TEST_F(ObjectOptionsTest, NamesASourceOfKeysThatIsNotSupported) {
   EXPECT_EQ(Read().unsupported_source, "role_arn of the AWS profile");
 }
 
+TEST_F(ObjectOptionsTest, ReadsTheNestedSettingOfBodies) {
+  EXPECT_EQ(Read().signs_bodies, std::nullopt);
+  Write("config",
+        "[default]\ns3 =\n  max_concurrent_requests = 20\n  payload_signing_enabled = True\n"
+        "region = eu-west-1\n  payload_signing_enabled = false\n");
+  EXPECT_EQ(Read().signs_bodies, true);
+  EXPECT_EQ(Read().region, "eu-west-1");
+  Write("config", "[default]\ns3 =\n\tpayload_signing_enabled=false\n");
+  EXPECT_EQ(Read().signs_bodies, false);
+  Write("config", "[default]\nsso =\n  payload_signing_enabled = true\n");
+  EXPECT_EQ(Read().signs_bodies, std::nullopt);
+  Write("config", "[default]\ns3 =\n  payload_signing_enabled = maybe\n");
+  EXPECT_NE(Refusal().find("payload_signing_enabled"), std::string::npos);
+}
+
 TEST_F(ObjectOptionsTest, GoogleHasItsOwnKeysAndEndpoint) {
   variables_["AWS_ACCESS_KEY_ID"] = "A";
   variables_["AWS_SECRET_ACCESS_KEY"] = "A";

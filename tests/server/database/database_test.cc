@@ -165,6 +165,75 @@ TEST_P(DatabaseTest, RefusesTablesOfANewerProgram) {
   EXPECT_NE(std::string(error->what()).find("newer program"), std::string::npos);
 }
 
+// Ends the connections of others for which the condition holds. Waits until there was one, and
+// until they have ended.
+void TerminateOthers(Database& database, const std::string& condition) {
+  const std::string others =
+      " FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND " + condition;
+  const auto count = [&](const std::string& what) {
+    Query query = database.Prepare("SELECT count(" + what + ")" + others);
+    return query.Next() ? query.Int() : 0;
+  };
+  while (count("pg_terminate_backend(pid)") == 0) {
+  }
+  while (count("*") > 0) {
+  }
+}
+
+constexpr const char* kWaitsForALock = "wait_event_type = 'Lock'";
+constexpr const char* kAddedAnAlias = "query LIKE 'INSERT INTO aliases%'";
+
+class PostgresFaults : public DatabaseCase {};
+INSTANTIATE_TEST_SUITE_P(Dialects, PostgresFaults, testing::Values("postgres"),
+                         [](const auto& about) { return std::string(about.param); });
+
+TEST_P(PostgresFaults, ATransactionThatCannotBeginLeavesTheConnectionUsable) {
+  Database holder(source_);
+  Database waiting(source_);
+  Database administrator(source_);
+  Transaction held(holder, "aliases");
+  std::thread terminator([&] { TerminateOthers(administrator, kWaitsForALock); });
+  const auto error = ErrorOf([&] { Transaction(waiting, "aliases"); });
+  terminator.join();
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->reason(), "database_unavailable");
+  held.Commit();
+
+  Transaction next(waiting, "aliases");
+  AddAlias(waiting, "a", "x");
+  next.Commit();
+  EXPECT_EQ(Count(administrator, "aliases"), 1);
+}
+
+TEST_P(PostgresFaults, AnIdleConnectionThatEndedIsReplaced) {
+  Database database(source_);
+  AddAlias(database, "a", "x");
+  Database administrator(source_);
+  TerminateOthers(administrator, kAddedAnAlias);
+
+  AddAlias(database, "b", "x");
+  EXPECT_EQ(Count(database, "aliases"), 2);
+}
+
+TEST_P(PostgresFaults, ALossWithinATransactionUndoesIt) {
+  Database database(source_);
+  Database administrator(source_);
+  {
+    Transaction transaction(database, "aliases");
+    AddAlias(database, "a", "x");
+    TerminateOthers(administrator, kAddedAnAlias);
+    const auto error = ErrorOf([&] {
+      AddAlias(database, "b", "x");
+      transaction.Commit();
+    });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->reason(), "database_unavailable");
+  }
+  EXPECT_EQ(Count(database, "aliases"), 0);
+  AddAlias(database, "c", "x");
+  EXPECT_EQ(Count(database, "aliases"), 1);
+}
+
 TEST(DatabaseUrl, RefusesPasswordsAndOtherDatabases) {
   for (const char* url : {"postgres://me:secret@host/db", "mysql://host/db", "host=x password=y",
                           "postgres://host/db?password=secret", "postgres://[host/db"}) {

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace tandem::engine {
+
+// The answers of stores, as ObjectClient reads them.
+
+inline constexpr size_t kMaxAnswerBytes = size_t{1} << 20;  // of all except lists and objects
+
+// A size in an answer; nullopt if it is no number or larger than objects can be.
+std::optional<uint64_t> ParseSize(std::string_view text);
+// Whether a request may succeed when it is repeated. `code` is that of the answer's body.
+bool IsTransientAnswer(int status, std::string_view code);
+
+}  // namespace tandem::engine
