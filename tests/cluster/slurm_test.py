@@ -5,7 +5,6 @@ Exit code 77: Slurm is not installed.
 """
 
 import os
-import pathlib
 import re
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import sys
 import time
 
 import slurm_case
-from cluster_case import ClusterCase
+from cluster_case import ClusterCase, processes_that_train
 
 import harness
 from fine_tuning_test import chats
@@ -167,21 +166,8 @@ class SlurmRanks(ClusterCase):
     def test_the_death_of_a_rank_requeues_the_job(self):
         number = self.launch("killed", "world_invariant=2")
         self.wait_until("some steps", lambda: len(self.losses("killed")) > 8)
-        os.kill(self.ranks("run_name=killed")[-1], signal.SIGKILL)
+        os.kill(processes_that_train("run_name=killed")[-1], signal.SIGKILL)
         self.expect_two_starts_and_the_bits_of_one_process("killed", number)
-
-    @staticmethod
-    def ranks(word):
-        """The processes that train, in the order of their ids; each has a waiting parent."""
-        found = []
-        for path in pathlib.Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            if words[0] == os.fsencode(harness.BINARY) and word.encode() in words:
-                found.append(int(path.name))
-        return sorted(found)
 
 
 if __name__ == "__main__":
