@@ -146,6 +146,10 @@ class SlurmRanks(ClusterCase):
             time.sleep(0.05)
 
     def expect_two_starts_and_the_bits_of_one_process(self, name, number):
+        # Slurm keeps a requeued job waiting for two minutes.
+        self.wait_until("the requeue", lambda: "Restarts=1 " in self.slurm.tool("scontrol", "show", "job", number)
+                        and self.slurm.state(number) == "PENDING")
+        self.slurm.tool("scontrol", "update", f"JobId={number}", "StartTime=now")
         self.wait_until("the end", lambda: self.slurm.state(number) in ("COMPLETED", "FAILED", "NODE_FAIL"))
         log = (self.folder / f"{name}-{number}.log").read_text()
         self.assertEqual(self.slurm.state(number), "COMPLETED", log)
