@@ -123,6 +123,23 @@ class Ssh(ClusterCase):
             self.assertIn(f"{host}: version is '0' and not ", output)
         self.assertFalse((self.folder / "other").exists())
 
+    def test_sync_replaces_program_and_spec_also_where_they_come_from(self):
+        program, spec = self.folder / "near" / "tandem", self.folder / "near" / "spec.yaml"
+        program.parent.mkdir()
+        shutil.copy(self.program(), program)
+        shutil.copy(self.program().parent / "tandem_mpi.so", program.parent)
+        spec.write_bytes(self.spec.read_bytes())
+        before = {path.name: (path.read_bytes(), path.stat().st_mode) for path in program.parent.iterdir()}
+        words = [*self.words("synced"), "--program", str(program), "--sync"]
+        words[0] = str(program)
+        words[3] = str(spec)
+
+        self.finish(words)
+
+        self.assertEqual(len(self.losses("synced")), self.STEPS)
+        self.assertEqual({path.name: (path.read_bytes(), path.stat().st_mode) for path in program.parent.iterdir()},
+                         before)
+
     def test_a_host_that_does_not_answer_is_named(self):
         words = self.words("down")
         words[words.index("alpha,beta")] = "alpha,gamma.invalid"
