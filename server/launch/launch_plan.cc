@@ -1,6 +1,7 @@
 #include "server/launch/launch_plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
