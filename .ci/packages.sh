@@ -21,9 +21,9 @@ TEST_PACKAGES=(
   zsh fish mandoc groff-base debootstrap libopenmpi-dev openmpi-bin "${PACKAGE_PACKAGES[@]}"
 )
 
-# For tests/cluster: replicas with one database, behind a router. Slurm queues jobs and ranks; its daemons are run by
-# the test alone.
-TEST_PACKAGES+=(postgresql haproxy slurmctld slurmd slurm-client)
+# For tests/cluster: replicas with one database, behind a router. Slurm queues jobs and ranks, sshd starts ranks; the
+# tests run their daemons themselves.
+TEST_PACKAGES+=(postgresql haproxy slurmctld slurmd slurm-client openssh-server)
 
 # install_packages NAME…: installs the missing packages. Without root, prints the command and exits.
 install_packages() {

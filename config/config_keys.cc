@@ -156,7 +156,7 @@ const ConfigKey kKeys[] = {
      .effect = "this program on the machines of the cluster",
      .default_text = "this file; /usr/bin/tandem in Kubernetes"},
     {.name = "jobs-option", .member = &AppConfig::jobs_option, .unit = "OPTION",
-     .effect = "option of the cluster, such as --partition=long; repeatable",
+     .effect = "option of sbatch or of Kubernetes, see manual/clusters.md; repeatable",
      .default_text = "none"},
     {.name = "response-store", .member = &AppConfig::response_store, .unit = "responses",
      .effect = "newest stored responses of /v1/responses, of the last 30 days",

@@ -1,6 +1,7 @@
 #include "server/launch/launch_plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -223,16 +224,33 @@ void CheckHosts(const std::vector<std::string>& hosts, const std::string& progra
   if (!faults.empty()) throw Error(ErrorCode::kFailedPrecondition, faults);
 }
 
+namespace {
+
+// Runs a command of a host's shell, or scp; throws kIo that names the host and the file.
+void CopyStep(const std::vector<std::string>& argv, const std::string& host,
+              const std::string& file) {
+  const ToolResult done = RunTool(argv, {}, std::chrono::minutes(10));
+  if (done.code == 0) return;
+  throw Error(ErrorCode::kIo, "could not copy " + file + " to " + host + ": " + done.Reason());
+}
+
+std::vector<std::string> OnHost(const std::string& host, const std::vector<std::string>& words) {
+  std::vector<std::string> argv = kSsh;
+  argv.insert(argv.end(), {host, "--", ShellWords(words)});
+  return argv;
+}
+
+}  // namespace
+
+// Writes beside the file and renames: a host may be this machine, and may run the old program.
 void CopyToHosts(const std::vector<std::string>& hosts, const std::vector<std::string>& files) {
   for (const std::string& host : hosts) {
     for (const std::string& file : files) {
-      const ToolResult done =
-          RunTool({"scp", "-p", "-o", "BatchMode=yes", "--", file, host + ":" + file}, {},
-                  std::chrono::minutes(10));
-      if (done.code != 0) {
-        throw Error(ErrorCode::kIo,
-                    "could not copy " + file + " to " + host + ": " + done.Reason());
-      }
+      const std::string fresh = file + ".tandem-new";
+      const std::string dir = std::filesystem::path(file).parent_path();
+      CopyStep(OnHost(host, {"mkdir", "-p", "--", dir}), host, file);
+      CopyStep({"scp", "-p", "-o", "BatchMode=yes", "--", file, host + ":" + fresh}, host, file);
+      CopyStep(OnHost(host, {"mv", "-f", "--", fresh, file}), host, file);
     }
   }
 }

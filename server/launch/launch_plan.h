@@ -50,7 +50,7 @@ std::string HostProbeJson(const HostProbe& probe);
 // names each host whose program or ISA differs from `own`, because its sums would round otherwise.
 void CheckHosts(const std::vector<std::string>& hosts, const std::string& program,
                 const HostProbe& own);
-// Copies `program` and `spec` to their own paths on every host, by scp.
+// Copies files with absolute paths to the same paths on every host, by scp and a rename.
 void CopyToHosts(const std::vector<std::string>& hosts, const std::vector<std::string>& files);
 
 }  // namespace tandem::server

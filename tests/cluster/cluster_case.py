@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,26 @@ checkpoint: {{period: 7}}
 resources: {{threads: 1}}
 """
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
+
+
+def free_port():
+    with socket.socket() as entry:
+        entry.bind(("127.0.0.1", 0))
+        return entry.getsockname()[1]
+
+
+def processes_that_train(word):
+    """The processes of this program with this word, in the order of their ids; a rank follows its waiting parent."""
+    found = []
+    program = pathlib.Path(harness.BINARY).resolve()
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            words = (path / "cmdline").read_bytes().split(b"\0")
+            if b"train" in words and word.encode() in words and (path / "exe").resolve() == program:
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return sorted(found)
 
 
 class ClusterCase(unittest.TestCase):

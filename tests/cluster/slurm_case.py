@@ -50,7 +50,6 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none
-AuthInfo=cred_expire=2
 CryptoType=crypto/openssl
 CredType=cred/none
 MpiDefault=none

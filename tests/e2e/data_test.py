@@ -4,6 +4,7 @@
 `data_test.py BINARY [unittest arguments]`.
 """
 
+import gzip
 import json
 import os
 import pathlib
@@ -44,6 +45,20 @@ class Data(unittest.TestCase):
                     "--special", "<|endoftext|>",
                     "--out", self.folder / "tokenizer.json")
         self.write(*(row(f"Sky {i}?", f"Blue {i}.") for i in range(20)))
+
+    def test_array_records_are_rows(self):
+        fixtures = harness.ROOT / "tests/training/data/array_record/fixtures"
+        for name in ("zstd", "transposed"):
+            packed = (fixtures / f"{name}.array_record.gz").read_bytes()
+            (self.folder / f"{name}.array_record").write_bytes(gzip.decompress(packed))
+        words = ["kind=train.pretrain", f"data.train={self.folder}/zstd.array_record", "data.max_target_length=512"]
+        self.assertIn("40 samples of 40 rows (text)",
+                      self.tandem("data", "check", self.folder / "spec.yaml", *words))
+        self.assertIn("record 3 abcabcabc", self.tandem("data", "show", self.folder / "spec.yaml", *words, "--index", 3))
+        self.tandem("train", self.folder / "spec.yaml", *words, "run_name=records")
+        self.assertIn("write it without the option transpose", self.tandem(
+            "data", "check", self.folder / "spec.yaml", *words, f"data.train={self.folder}/transposed.array_record",
+            code=1))
 
     def write(self, *rows):
         (self.folder / "rows.jsonl").write_text("".join(rows))

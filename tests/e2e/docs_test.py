@@ -243,7 +243,7 @@ def flags_of_verbs():
         text = help_of(*verb)
         flags[" ".join(verb)] = set(re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", text))
         _, _, inner = text.partition("\nSubcommands:\n")
-        names = re.findall(r"(?m)^  ([a-z][a-z-]*)(?: |$)", inner.split("\n\n")[0])
+        names = re.findall(r"(?m)^  ([a-z][a-z0-9-]*)(?: |$)", inner.split("\n\n")[0])
         ahead += [(*verb, name) for name in names]
     return flags
 

@@ -134,6 +134,32 @@ TEST(Hosts, AreNamesAndNoOptions) {
   }
 }
 
+// A host may be this machine, where the file is its own copy.
+TEST(Hosts, ACopyReplacesAFileByARename) {
+  const TemporaryDir dir;
+  const std::string old_path = ::getenv("PATH");
+  ::setenv("PATH", ((dir / "").string() + ":" + old_path).c_str(), 1);
+  WriteScript(dir / "ssh",
+              {"[ \"$5\" != down ] || { echo 'no route' >&2; exit 255; }", "eval \"$7\""});
+  // As scp does, it empties the target before it reads the source.
+  WriteScript(dir / "scp", {"target=${6#*:}", ": > \"$target\"", "cat \"$5\" > \"$target\""});
+  const std::string file = dir / "it's a spec.yaml";
+  WriteFile(file, "steps: 1");
+
+  CopyToHosts({"here"}, {file});
+  std::string fault;
+  try {
+    CopyToHosts({"down"}, {file});
+  } catch (const Error& error) {
+    fault = error.what();
+  }
+  ::setenv("PATH", old_path.c_str(), 1);
+
+  EXPECT_EQ(FileText(file), "steps: 1");
+  EXPECT_FALSE(std::filesystem::exists(file + ".tandem-new"));
+  EXPECT_EQ(fault, "could not copy " + file + " to down: no route");
+}
+
 TEST(Hosts, ADifferentProgramOrIsaIsNamed) {
   const TemporaryDir dir;
   const std::string old_path = ::getenv("PATH");

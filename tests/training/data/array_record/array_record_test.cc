@@ -15,11 +15,11 @@
 namespace tandem::training {
 namespace {
 
-// The bytes of fixtures/NAME.array_record.zst, unpacked.
+// The bytes of fixtures/NAME.array_record.gz, unpacked.
 std::string FixtureBytes(const std::string& name) {
   const TextBytes bytes =
       OpenTextBytes(tests::SourceDir() / "tests/training/data/array_record/fixtures" /
-                    (name + ".array_record.zst"));
+                    (name + ".array_record.gz"));
   return std::string(bytes.text);
 }
 
