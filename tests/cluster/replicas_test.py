@@ -234,7 +234,9 @@ class Outages(ReplicasCase):
         self.database.stop("immediate")
         time.sleep(12)  # longer than the lease
         self.database.start()
-        self.wait_until("the database", lambda: a.request("GET", f"/v1/files/{file}")[0] == 200)
+        for server in (a, b):
+            self.wait_until("the database",
+                            lambda: server.request("GET", f"/v1/files/{file}")[0] == 200)
         self.wait_for_status(b, job, *ENDED)
         self.assertEqual(self.status(b, job), "succeeded", self.job(b, job))
         log = (self.job_dir(job) / "log.txt").read_text()

@@ -82,16 +82,17 @@ class RouterCase(ReplicasCase):
         self.wait_until("the router", lambda: self.ask("/ready") == 200)
 
     def start_replica(self, number):
-        server = self.replica("--port", str(self.ports[number]), "--drain-delay", str(self.DELAY_S))
-        return server
+        return self.replica("--drain-delay", str(self.DELAY_S), port=self.ports[number])
 
     def ask(self, path):
+        connection = http.client.HTTPConnection(*self.router, timeout=10)
         try:
-            connection = http.client.HTTPConnection(*self.router, timeout=10)
             connection.request("GET", path)
             return connection.getresponse().status
         except OSError:
             return None
+        finally:
+            connection.close()
 
 
 class RollingRestart(RouterCase):
