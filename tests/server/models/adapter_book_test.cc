@@ -63,7 +63,7 @@ TEST_F(AdapterBookTest, AChangeThatCannotBeLockedIsNone) {
   AdapterBook book(Source(), dir_ / "absent" / "adapters.lock");
   const auto error = ErrorOf([&] { book.Put({"a", "base", "/adapters/a", "11", 8}); });
   ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::kIo);
+  EXPECT_EQ(error->code(), ErrorCode::kNotFound);  // the folder
   EXPECT_TRUE(book.List().empty());
 }
 
