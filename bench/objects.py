@@ -244,7 +244,8 @@ def main():
         for name, ours, theirs in (("written", 0, 2), ("read", 1, 3)):
             print(f"{name}: tandem {statistics.median(r[ours] for r in rounds):.0f} MiB/s, "
                   f"curl {statistics.median(r[theirs] for r in rounds):.0f}, ratio "
-                  f"{statistics.median(r[ours] / r[theirs] for r in rounds):.2f}")
+                  f"{statistics.median(r[ours] / r[theirs] for r in rounds):.2f} "
+                  f"({', '.join(f'{r[ours] / r[theirs]:.2f}' for r in rounds)})")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
