@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Compares `tandem bench objects` with curl on the same local server.
 
-`objects.py BINARY [--files 2] [--file-mib 256] [--connections 8] [--rounds 3] [--dir DIR]`
+`objects.py BINARY [--files 2] [--file-mib 256] [--connections 8] [--rounds 3] [--dir DIR] [--moto]`
 
 The server keeps objects as files and answers as S3 does: ranges, ETags, multipart uploads. It sends
-with sendfile and checks no signature. curl reads ranges and writes parts of 8 MiB, as tandem
-does, with as many transfers at once and signed requests (--aws-sigv4). The target: tandem
-reads at 80 % of curl's rate or more and writes at 70 % or more.
+with sendfile and checks no signature. With --moto it is moto, which must be importable. curl reads
+ranges and writes parts of 8 MiB, as tandem does, with as many transfers at once and signed requests
+(--aws-sigv4). The target: tandem reads at 80 % of curl's rate or more and writes at 70 % or more.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 import urllib.parse
+import urllib.request
 
 MIB = 1 << 20
 SEGMENT = 8 * MIB
@@ -136,21 +137,66 @@ def curl(words, config, connections, folder):
     return time.monotonic() - begin
 
 
-def curl_rates(url, options, folder):
+class OwnServer:
+    """Handler, and what a client does around the parts of an upload."""
+
+    def __init__(self, folder):
+        Handler.folder = folder / "store"
+        Handler.folder.mkdir()
+        server = Store(("127.0.0.1", 0), Handler)
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        self.address = f"http://127.0.0.1:{server.server_address[1]}"
+
+    def begin(self, url):
+        return "1"
+
+    def finish(self, url, upload):
+        request("POST", f"{url}?uploadId={upload}")
+
+
+class Moto:
+    def __init__(self, _):
+        import logging
+        from moto.server import ThreadedMotoServer
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        self.address = f"http://127.0.0.1:{server._server.server_port}"
+        request("PUT", self.address + "/bench")
+
+    def begin(self, url):
+        return re.search("<UploadId>(.*?)</UploadId>", request("POST", url + "?uploads"))[1]
+
+    def finish(self, url, upload):
+        parts = re.findall("<PartNumber>(.*?)</PartNumber>.*?<ETag>(.*?)</ETag>",
+                           request("GET", f"{url}?uploadId={upload}"), re.DOTALL)
+        request("POST", f"{url}?uploadId={upload}", "<CompleteMultipartUpload>" + "".join(
+            f"<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag></Part>"
+            for number, etag in parts) + "</CompleteMultipartUpload>")
+
+
+def request(method, url, body=""):
+    wanted = urllib.request.Request(url, body.encode(), {"Content-Type": "application/xml"}, method=method)
+    with urllib.request.urlopen(wanted) as answer:
+        return answer.read().decode()
+
+
+def curl_rates(server, options, folder):
     """MiB/s of writing and of reading, of one round."""
+    url = server.address + "/bench"
     total = options.files * options.file_mib
     n_parts = -(-options.file_mib * MIB // PART)
     part = folder / "part"
     part.write_bytes(os.urandom(min(PART, options.file_mib * MIB)))
+    uploads = [server.begin(f"{url}/curl-{i}") for i in range(options.files)]
     config = "".join(f'upload-file = "{part}"\n'
-                     f'url = "{url}/curl-{i}?partNumber={n + 1}&uploadId=1"\n'
+                     f'url = "{url}/curl-{i}?partNumber={n + 1}&uploadId={uploads[i]}"\n'
                      for i in range(options.files) for n in range(n_parts))
     seconds = curl([], config, options.connections, folder)
+    begin = time.monotonic()
     for i in range(options.files):
-        begin = time.monotonic()
-        subprocess.run(["curl", "-sS", "--fail", "-X", "POST", "-d", "", "-o", "/dev/null",
-                        f"{url}/curl-{i}?uploadId=1"], check=True)
-        seconds += time.monotonic() - begin
+        server.finish(f"{url}/curl-{i}", uploads[i])
+    seconds += time.monotonic() - begin
     segments = [(i, begin) for i in range(options.files)
                 for begin in range(0, options.file_mib * MIB, SEGMENT)]
     config = "next\n".join(
@@ -184,24 +230,22 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=pathlib.Path, default=pathlib.Path("/dev/shm"),
                         help="where server and clients keep their files")
+    parser.add_argument("--moto", action="store_true", help="measure against moto")
     options = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(dir=options.dir))
     try:
-        Handler.folder = folder / "store"
-        Handler.folder.mkdir()
-        server = Store(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-        address = f"http://127.0.0.1:{server.server_address[1]}"
+        server = (Moto if options.moto else OwnServer)(folder)
         rounds = []
         for _ in range(options.rounds):  # in turns: other load of the machine meets both
-            rounds.append(tandem_rates(address, options, folder)
-                          + curl_rates(address + "/bench", options, folder))
+            rounds.append(tandem_rates(server.address, options, folder)
+                          + curl_rates(server, options, folder))
         print(f"{options.files} files of {options.file_mib} MiB, {options.connections} connections, "
               f"medians of {options.rounds} rounds")
         for name, ours, theirs in (("written", 0, 2), ("read", 1, 3)):
             print(f"{name}: tandem {statistics.median(r[ours] for r in rounds):.0f} MiB/s, "
                   f"curl {statistics.median(r[theirs] for r in rounds):.0f}, ratio "
-                  f"{statistics.median(r[ours] / r[theirs] for r in rounds):.2f}")
+                  f"{statistics.median(r[ours] / r[theirs] for r in rounds):.2f} "
+                  f"({', '.join(f'{r[ours] / r[theirs]:.2f}' for r in rounds)})")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

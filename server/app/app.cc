@@ -1,6 +1,5 @@
 #include "server/app/app.h"
 
-#include <limits.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -39,7 +38,7 @@ constexpr size_t kOtherDescriptors = 256;
 
 // The machine, for people who read the table of leases, and a number.
 std::string NewReplicaName() {
-  char host[HOST_NAME_MAX + 1] = {};
+  char host[256] = {};  // POSIX allows 255 bytes
   if (::gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
   uint64_t number = 0;
   TANDEM_CHECK(::getrandom(&number, sizeof number, 0) == static_cast<ssize_t>(sizeof number));

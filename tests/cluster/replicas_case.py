@@ -18,7 +18,7 @@ from job_case import ENDED, JobCase  # noqa: E402, F401
 class Replica(harness.Server):
     """As harness.Server, but on the shared data directory, with a log of its own."""
 
-    def __init__(self, folder, number, database, *arguments):
+    def __init__(self, folder, number, database, port, *arguments):
         environment = {**os.environ, "TANDEM_ADMIN_KEY": harness.ADMIN_KEY,
                        "XDG_CACHE_HOME": str(folder / "cache")}
         environment.pop("PGPASSWORD", None)
@@ -27,8 +27,8 @@ class Replica(harness.Server):
         secret = folder / "password"
         secret.write_text(database.PASSWORD + "\n")
         self.process = subprocess.Popen(
-            [harness.BINARY, "serve", "--port", "0", "--data-dir", str(folder / "data"), "--database",
-             database.url, "--database-password-file", str(secret), *arguments],
+            [harness.BINARY, "serve", "--port", str(port), "--data-dir", str(folder / "data"),
+             "--database", database.url, "--database-password-file", str(secret), *arguments],
             stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True)
         line = self.process.stdout.readline()
         match = re.fullmatch(r"listening on https?://([\d.]+):(\d+)\n", line)
@@ -44,8 +44,8 @@ class ReplicasCase(JobCase):
         self.addCleanup(self.database.close)
         super().setUp()
 
-    def replica(self, *arguments):
-        server = Replica(self.path, len(self.servers), self.database, *arguments)
+    def replica(self, *arguments, port=0):
+        server = Replica(self.path, len(self.servers), self.database, port, *arguments)
         self.servers.append(server)
         return server
 

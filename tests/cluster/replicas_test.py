@@ -234,7 +234,10 @@ class Outages(ReplicasCase):
         self.database.stop("immediate")
         time.sleep(12)  # longer than the lease
         self.database.start()
-        self.wait_until("the database", lambda: a.request("GET", f"/v1/files/{file}")[0] == 200)
+        # Each kind of record has a connection, which rests for a second after a failure.
+        for server in (a, b):
+            for path in (f"/v1/files/{file}", f"/v1/fine_tuning/jobs/{job}"):
+                self.within(10, "the database", lambda: server.request("GET", path)[0] == 200)
         self.wait_for_status(b, job, *ENDED)
         self.assertEqual(self.status(b, job), "succeeded", self.job(b, job))
         log = (self.job_dir(job) / "log.txt").read_text()

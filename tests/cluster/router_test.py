@@ -82,16 +82,21 @@ class RouterCase(ReplicasCase):
         self.wait_until("the router", lambda: self.ask("/ready") == 200)
 
     def start_replica(self, number):
-        server = self.replica("--port", str(self.ports[number]), "--drain-delay", str(self.DELAY_S))
-        return server
+        # The stories' own template keeps a few words of a conversation.
+        template = self.path / "template.jinja"
+        template.write_text("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:")
+        return self.replica("--drain-delay", str(self.DELAY_S), "--chat-template", str(template),
+                            port=self.ports[number])
 
     def ask(self, path):
+        connection = http.client.HTTPConnection(*self.router, timeout=10)
         try:
-            connection = http.client.HTTPConnection(*self.router, timeout=10)
             connection.request("GET", path)
             return connection.getresponse().status
         except OSError:
             return None
+        finally:
+            connection.close()
 
 
 class RollingRestart(RouterCase):

@@ -26,7 +26,7 @@ class JobCase(FineTuningCase):
     def setUp(self):
         super().setUp()
         self.is_over = threading.Event()
-        self.promoter = threading.Thread(target=self.promote_jobs)
+        self.promoter = threading.Thread(target=self.promote_jobs, daemon=True)
         self.promoter.start()
 
     def tearDown(self):
