@@ -19,6 +19,13 @@ std::string Mebibytes(double bytes) {
   return text;
 }
 
+int64_t BytesOf(const MemoryNeeds& needs, const std::string& name) {
+  for (const MemoryClass& one : needs.classes) {
+    if (one.name == name) return one.bytes;
+  }
+  return 0;
+}
+
 // Bytes that a rank sends per step, and receives: the parts that other ranks need.
 double SentPerStep(const TrainSpec& spec, int64_t elements, int64_t ranks) {
   const double part = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
@@ -32,12 +39,13 @@ double SentPerStep(const TrainSpec& spec, int64_t elements, int64_t ranks) {
 std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
   const Mesh mesh = ResolveMesh(given.parallel.mesh, ranks);
   TrainSpec spec = given;
-  spec.step_shape = SplitStep(given, mesh.data);
+  spec.step_shape = SplitStep(given, mesh.data * mesh.fsdp, mesh.fsdp);
   const StepShape& shape = *spec.step_shape;
   const ModelFiles files = LoadModelFiles(spec);
   const MemoryNeeds shared = FindMemoryNeeds(spec, files);
   TrainSpec alone = spec;
   alone.step_shape->ranks = 1;
+  alone.step_shape->fsdp = 1;
   const MemoryNeeds whole = FindMemoryNeeds(alone, files);
 
   char line[200];
@@ -53,10 +61,9 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
   text += "  class               whole     on a rank\n";
   double state = 0;
   double replicated = 0;
-  for (size_t i = 0; i < shared.classes.size(); ++i) {
-    const MemoryClass& part = shared.classes[i];
-    const auto all = static_cast<double>(whole.classes[i].bytes);
-    const bool is_shared = part.bytes < whole.classes[i].bytes;
+  for (const MemoryClass& part : shared.classes) {
+    const auto all = static_cast<double>(BytesOf(whole, part.name));
+    const bool is_shared = static_cast<double>(part.bytes) < all;
     std::snprintf(line, sizeof line, "  %-12s %12s  %12s%s\n", part.name.c_str(),
                   Mebibytes(all).c_str(), Mebibytes(static_cast<double>(part.bytes)).c_str(),
                   is_shared ? "  shared" : "");
