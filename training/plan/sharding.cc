@@ -26,12 +26,21 @@ int64_t BytesOf(const MemoryNeeds& needs, const std::string& name) {
   return 0;
 }
 
+// Of data that each of n ranks holds a part of, the share that a rank gives to others.
+double OthersShare(int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
+
 // Bytes that a rank sends per step, and receives: the parts that other ranks need.
-double SentPerStep(const TrainSpec& spec, int64_t elements, int64_t ranks) {
-  const double part = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+double SentPerStep(const TrainSpec& spec, int64_t elements) {
+  const StepShape& shape = *spec.step_shape;
+  const auto count = static_cast<double>(elements);
   // Gradients to their owners; then sums, or updated f32 masters, back.
-  const double each_way = static_cast<double>(elements) * sizeof(float) * part;
-  return spec.step_shape->ranks > 1 ? 2 * each_way : 0;
+  const double floats = count * sizeof(float);
+  if (shape.fsdp == 1) return 2 * floats * OthersShare(shape.ranks);
+  // Weights for both passes and gradients of every micro-batch; masters; sums over replicas.
+  const double weights = count * static_cast<double>(engine::DTypeBytes(spec.compute));
+  const auto batches = static_cast<double>(shape.batches / shape.ranks);
+  return (batches * (2 * weights + floats) + weights) * OthersShare(shape.fsdp) +
+         2 * floats / static_cast<double>(shape.fsdp) * OthersShare(shape.ranks / shape.fsdp);
 }
 
 }  // namespace
@@ -86,7 +95,7 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
       Mebibytes(static_cast<double>(shared.total_bytes())).c_str(),
       state > 0 ? 100 * replicated / state : 0.0);
   text += line;
-  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained, ranks)) + " per step\n";
+  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained)) + " per step\n";
   return text;
 }
 

@@ -1,6 +1,8 @@
 #include "training/step/sharded_weights.h"
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "engine/base/check.h"
 
@@ -98,15 +100,38 @@ void ShardedWeights::SumReplicas() {
 
 void ShardedWeights::Repack(engine::OpsContext& ops) {
   parameters_.Repack(ops);
+  std::vector<const ParameterStore::Unit*> units;
   for (const ParameterStore::Unit& unit : parameters_.units()) {
-    if (unit.elements() == 0) continue;
-    PagedMemory masters(parameters_.MasterBytesOf(unit));
-    const std::span<std::byte> all(masters.data(), static_cast<size_t>(masters.size()));
-    parameters_.PackMastersOf(unit, all);
-    ranks_.StartFillFromAll(all, kFsdp);
-    ranks_.Wait();
-    parameters_.RepackUnit(ops, unit, all);
-    parameters_.DropWeightsOf(unit);
+    if (unit.elements() > 0) units.push_back(&unit);
+  }
+  // Masters of a unit on their way. Memory that an operation fills keeps its address when moved.
+  struct Gathering {
+    PagedMemory masters;
+    Collectives::Ticket ticket = 0;
+
+    std::span<std::byte> all() const {
+      return {masters.data(), static_cast<size_t>(masters.size())};
+    }
+  };
+  const auto start = [&](size_t i) {
+    Gathering one;
+    if (i >= units.size()) return one;
+    one.masters = PagedMemory(parameters_.MasterBytesOf(*units[i]));
+    parameters_.PackMastersOf(*units[i], one.all());
+    one.ticket = ranks_.StartFillFromAll(one.all(), kFsdp);
+    return one;
+  };
+  Gathering next = start(0);
+  for (size_t i = 0; i < units.size(); ++i) {
+    const Gathering now = std::move(next);
+    if (overlap_) next = start(i + 1);
+    {
+      const TraceSpan span(trace_, Trace::Lane::kCompute, "gather masters");
+      ranks_.WaitFor(now.ticket);
+    }
+    parameters_.RepackUnit(ops, *units[i], now.all());
+    parameters_.DropWeightsOf(*units[i]);
+    if (!overlap_) next = start(i + 1);
   }
 }
 
