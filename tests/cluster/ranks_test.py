@@ -30,6 +30,16 @@ class Ranks(ClusterCase):
         parts = sorted(path.name for path in (self.folder / "mesh" / "hf").glob("model*"))
         self.assertIn("model.safetensors.index.json", parts)
         self.assertTrue(any(name.startswith("model-00004-of-") for name in parts), parts)
+        # Readers take a checkpoint of several files like any other.
+        newest = max((self.folder / "mesh" / "checkpoints").glob("0*"))
+        self.assertTrue(list(newest.glob("optim-00004-of-*")))
+        whole = max((self.folder / "alone" / "checkpoints").glob("0*"))
+        for words in (["verify", newest], ["diff", newest, whole]):
+            self.finish([harness.BINARY, "checkpoint", *map(str, words)])
+        for source, name in ((newest, "from-parts"), (whole, "from-whole")):
+            self.finish([harness.BINARY, "convert", str(source), str(self.folder / name), "--to", "hf"])
+        self.assertEqual((self.folder / "from-parts" / "model.safetensors").read_bytes(),
+                         (self.folder / "from-whole" / "model.safetensors").read_bytes())
 
     def test_the_program_does_not_link_mpi(self):
         libraries = subprocess.run(["ldd", harness.BINARY], text=True, check=True,
