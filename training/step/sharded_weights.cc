@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 
 namespace tandem::training {
@@ -121,18 +122,23 @@ void ShardedWeights::Repack(engine::OpsContext& ops) {
     one.ticket = ranks_.StartFillFromAll(one.all(), kFsdp);
     return one;
   };
-  Gathering next = start(0);
-  for (size_t i = 0; i < units.size(); ++i) {
-    const Gathering now = std::move(next);
-    if (overlap_) next = start(i + 1);
-    {
-      const TraceSpan span(trace_, Trace::Lane::kCompute, "gather masters");
-      ranks_.WaitFor(now.ticket);
+  Gathering now;
+  Gathering next;
+  const auto repack_all = [&] {
+    next = start(0);
+    for (size_t i = 0; i < units.size(); ++i) {
+      now = std::exchange(next, {});
+      if (overlap_) next = start(i + 1);
+      {
+        const TraceSpan span(trace_, Trace::Lane::kCompute, "gather masters");
+        ranks_.WaitFor(now.ticket);
+      }
+      parameters_.RepackUnit(ops, *units[i], now.all());
+      parameters_.DropWeightsOf(*units[i]);
+      if (!overlap_) next = start(i + 1);
     }
-    parameters_.RepackUnit(ops, *units[i], now.all());
-    parameters_.DropWeightsOf(*units[i]);
-    if (!overlap_) next = start(i + 1);
-  }
+  };
+  UndoOnFailure(repack_all, [this] { ranks_.Abandon(); });  // before the masters' memory goes
 }
 
 void ShardedWeights::Hold() {

@@ -25,6 +25,10 @@ class ShardedWeights : public StepObserver {
   // `overlap`: gathers ahead and sums during the backward pass. Changes no bit.
   ShardedWeights(const Program& program, ParameterStore& parameters, Collectives& ranks,
                  bool overlap);
+  // Waits for operations that use the parameters' memory; after a fault they may be in flight.
+  ~ShardedWeights() override { ranks_.Abandon(); }
+  ShardedWeights(const ShardedWeights&) = delete;
+  ShardedWeights& operator=(const ShardedWeights&) = delete;
 
   // Also sums over replicas of the parameters in the next run: it is the step's last micro-batch.
   void set_sums_replicas(bool sums) { sums_replicas_ = sums; }
