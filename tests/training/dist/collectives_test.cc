@@ -94,6 +94,24 @@ TEST(CollectivesTest, GroupsOfRanks) {
   }
 }
 
+TEST(CollectivesTest, AFaultEndsRanksThatWaitInAGroup) {
+  const auto faults = OnRanks(4, [](Collectives& ranks) {
+    ranks.Arrange(2);
+    if (ranks.rank() == 3) throw Error(ErrorCode::kInternal, "rank 3 is out of memory");
+    std::vector<float> data(8, 1.0f);
+    ranks.StartReduceScatter(data, Collectives::Group::kFsdp);
+    ranks.Wait();
+    ranks.AllReduce(data);
+  });
+  for (const auto& fault : faults) {
+    ASSERT_TRUE(fault);
+    const std::string text = ToError(fault).what();
+    EXPECT_TRUE(text.find("another rank") != std::string::npos ||
+                text.find("out of memory") != std::string::npos)
+        << text;
+  }
+}
+
 // More than one piece of the staging buffers.
 TEST(CollectivesTest, AllReduceOfManyPieces) {
   const size_t n = 2 * (size_t{1} << 20) * 2 + 12345;
