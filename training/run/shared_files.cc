@@ -43,9 +43,7 @@ bool WritesTogether(const RunParts& parts) {
 std::vector<SharedFile> DivideIntoFiles(const std::string& kind, const std::vector<int64_t>& bytes,
                                         int writers, int64_t most) {
   const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-  // Whole rounds, in which every writer has a file.
-  const int64_t rounds = (all / most + writers) / writers;
-  const int64_t target = all <= most ? all : std::max<int64_t>(1, all / (rounds * writers));
+  const int64_t target = SharedFileBytes(all, writers, most);
   std::vector<SharedFile> files;
   int64_t in_last = 0;
   for (size_t i = 0; i < bytes.size(); ++i) {

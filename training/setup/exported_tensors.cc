@@ -1,5 +1,6 @@
 #include "training/setup/exported_tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/model/find_weight.h"
@@ -26,6 +27,12 @@ void PlaceMember(const engine::WeightSpec& spec, const engine::StoredPart& part,
 }
 
 }  // namespace
+
+int64_t SharedFileBytes(int64_t all, int64_t writers, int64_t most) {
+  if (all <= most) return all;
+  const int64_t rounds = (all / most + writers) / writers;
+  return std::max<int64_t>(1, all / (rounds * writers));
+}
 
 std::vector<ExportedTensor> ListExported(const ParameterStore& parameters) {
   const std::vector<engine::WeightSpec>& specs = parameters.specs();

@@ -24,6 +24,10 @@ std::vector<ExportedTensor> ListExported(const ParameterStore& parameters);
 std::vector<std::byte> BytesOf(const ParameterStore& parameters, const ExportedTensor& tensor,
                                const std::function<std::vector<std::byte>(size_t weight)>& source);
 
+// Bytes of one of the files in which `writers` ranks write `all` bytes together: one file when they
+// fit into `most`, else whole rounds of a file per writer.
+int64_t SharedFileBytes(int64_t all, int64_t writers, int64_t most);
+
 // The tensors to export, as published checkpoints have them: weights with a StoredPart are stacked
 // into the larger tensor. The views borrow `bytes`.
 std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,

@@ -7,6 +7,7 @@
 #include "training/lora/lora.h"
 #include "training/ops/cross_entropy.h"
 #include "training/optim/update_rules.h"
+#include "training/setup/exported_tensors.h"
 #include "training/setup/lora_base.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
@@ -93,14 +94,23 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
   return classes;
 }
 
-// Bytes of the export that a checkpoint writes. Ranks that write together hold a file at a time.
+// Bytes of the export that a checkpoint writes. Ranks that write together hold a file at a time, of
+// weights or of moments.
 int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
-  int64_t elements = 0;
-  for (const WeightSpec& weight : owned.specs) elements += weight.n * weight.k;
-  const int64_t bytes = elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
-  const bool together = spec.step_shape && spec.step_shape->ranks > 1 &&
-                        (spec.checkpoint.sharded || spec.step_shape->fsdp > 1);
-  return together ? std::min(bytes, spec.checkpoint.shard_bytes) : bytes;
+  int64_t bytes = 0;
+  int64_t moments = 0;
+  for (size_t i = 0; i < owned.specs.size(); ++i) {
+    const int64_t elements = owned.specs[i].n * owned.specs[i].k;
+    bytes += elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
+    if (!owned.trained[i]) continue;
+    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(owned.specs[i])), elements);
+  }
+  const int64_t ranks = spec.step_shape ? spec.step_shape->ranks : 1;
+  if (ranks == 1 || (!spec.checkpoint.sharded && spec.step_shape->fsdp == 1)) return bytes;
+  const auto file = [&](int64_t all) {
+    return SharedFileBytes(all, ranks, spec.checkpoint.shard_bytes);
+  };
+  return std::max(file(bytes), file(moments));
 }
 
 // Bytes that the update of the largest matrix takes beside the state.
