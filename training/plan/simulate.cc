@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <deque>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "training/setup/memory_needs.h"
 #include "training/setup/model_files.h"
@@ -14,6 +15,7 @@ namespace tandem::training {
 namespace {
 
 constexpr double kFloat = sizeof(float);
+constexpr int64_t kMostByDefault = 256;
 
 // FLOPs of each position: the nodes, and then the backward steps.
 std::vector<double> FlopsOf(const Program& program) {
@@ -167,6 +169,17 @@ void RunShared(const Model& model, int64_t ranks, int64_t fsdp, bool last, doubl
   time->WaitForAll();
 }
 
+std::vector<int64_t> RanksThatSuit(const MeshRequest& mesh) {
+  std::vector<int64_t> ranks;
+  for (int64_t n = 2; n <= kMostByDefault; n *= 2) {
+    const auto error = ErrorOf({ErrorCode::kInvalidArgument}, [&] { ResolveMesh(mesh, n); });
+    if (!error) ranks.push_back(n);
+  }
+  if (!ranks.empty()) return ranks;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--simulate: no power of two from 2 to 256 ranks suits the mesh: set an axis to -1");
+}
+
 }  // namespace
 
 SimulatedStep SimulateStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp, double compute_s,
@@ -198,9 +211,9 @@ std::string DescribeSimulation(const TrainSpec& given, double compute_s, const L
     throw Error(ErrorCode::kInvalidArgument,
                 "--simulate: the seconds of a step and the link's figures must be above 0");
   }
-  if (ranks.empty()) ranks = {2, 4, 8, 16, 32, 64, 128, 256};
   TrainSpec spec = given;
   spec.step_shape.reset();
+  if (ranks.empty()) ranks = RanksThatSuit(spec.parallel.mesh);
   char line[640];
   std::snprintf(
       line, sizeof line,

@@ -33,7 +33,8 @@ struct SimulatedStep {
 SimulatedStep SimulateStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp, double compute_s,
                            const LinkModel& link);
 
-// A table for 2 to 256 ranks, or for the given ones, with the assumptions.
+// A table with the assumptions, for the given numbers of ranks, or for those from 2 to 256 that
+// suit the mesh. Throws kInvalidArgument when none does.
 std::string DescribeSimulation(const TrainSpec& spec, double compute_s, const LinkModel& link,
                                std::vector<int64_t> ranks = {});
 

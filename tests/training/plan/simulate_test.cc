@@ -46,6 +46,10 @@ TEST_F(SimulateTest, PrintsAssumptionsAndRefusesNonsense) {
   const std::string text = DescribeSimulation(Spec("ici_fsdp_parallelism=2"), 2.5, {});
   EXPECT_NE(text.find("2.500 s"), std::string::npos) << text;
   EXPECT_NE(text.find("128x2"), std::string::npos) << text;
+  const std::string eight = DescribeSimulation(Spec("mesh=data=-1,fsdp=8"), 1, {});
+  EXPECT_EQ(eight.find("    4  "), std::string::npos) << eight;
+  EXPECT_NE(eight.find("2x8"), std::string::npos) << eight;
+  EXPECT_TRUE(ErrorOf([&] { DescribeSimulation(Spec("mesh=data=3"), 1, {}); }));
   EXPECT_TRUE(ErrorOf([&] { DescribeSimulation(Spec("steps=1"), 0, {}); }));
   EXPECT_TRUE(ErrorOf([&] { DescribeSimulation(Spec("steps=1"), 1, {.gbit_per_s = -1}); }));
 }
