@@ -42,7 +42,8 @@ TEST(PagedMemoryTest, DropTakesAnyRange) {
     std::fill_n(memory.data(), 20000, std::byte{1});
     memory.Drop(begin, end);
     for (int64_t i = 0; i < 20000; ++i) {
-      ASSERT_EQ(memory.data()[i], std::byte{i < begin || i >= end ? 1u : 0u}) << begin << " " << i;
+      ASSERT_EQ(memory.data()[i], static_cast<std::byte>(i < begin || i >= end ? 1 : 0))
+          << begin << " " << i;
     }
   }
 }
