@@ -14,6 +14,7 @@
 #include "server/cli/verbs.h"
 #include "training/observe/roof.h"
 #include "training/plan/sharding.h"
+#include "training/plan/simulate.h"
 
 namespace tandem::server {
 
@@ -25,6 +26,8 @@ void AddPlan(CLI::App& command, int& exit_code) {
     bool json = false;
     bool program = false;
     int64_t ranks = 0;
+    double simulated_s = 0;
+    training::LinkModel link;
   };
   const auto flags = std::make_shared<Flags>();
   command.add_option("spec", flags->spec, "training spec (YAML or JSON)")->required();
@@ -39,6 +42,16 @@ void AddPlan(CLI::App& command, int& exit_code) {
       .add_option("--sharding", flags->ranks,
                   "print the bytes and rows of each of so many ranks instead (see mpirun)")
       ->check(CLI::Range(1, 1 << 20));
+  command
+      .add_option(
+          "--simulate", flags->simulated_s,
+          "print the communication of a step on 2 to 256 ranks instead, from its seconds on "
+          "one rank (perf/step_time_seconds of a run)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--link-gbit", flags->link.gbit_per_s, "of --simulate: a rank's link, Gbit/s")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--link-us", flags->link.latency_us, "of --simulate: microseconds a message")
+      ->check(CLI::NonNegativeNumber);
   command.callback([flags, &exit_code] {
     training::TrainSpec spec = training::LoadTrainSpec(flags->spec, flags->overrides);
     FindSpecPaths(spec);
@@ -47,6 +60,11 @@ void AddPlan(CLI::App& command, int& exit_code) {
     }
     if (flags->ranks > 0) {
       std::fputs(training::DescribeSharding(spec, flags->ranks).c_str(), stdout);
+      return;
+    }
+    if (flags->simulated_s > 0) {
+      const std::string table = training::DescribeSimulation(spec, flags->simulated_s, flags->link);
+      std::fputs(table.c_str(), stdout);
       return;
     }
     ThreadPool pool(static_cast<int>(spec.resources.threads));

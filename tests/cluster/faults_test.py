@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Faults of ranks under mpirun: signals, deaths, hangs, ranks that differ.
 
-`faults_test.py BINARY [unittest arguments]`. Run by `./test --cluster`.
+`faults_test.py BINARY [unittest arguments]`. Run by `./test --cluster`. TANDEM_KILLS sets the number
+of ranks that the tests kill, 3 without it.
 """
 
 import os
@@ -46,23 +47,38 @@ class Faults(ClusterCase):
                 self.run_ranks(2, name)
                 self.assertEqual((self.losses(name), self.weights(name)), self.whole())
 
-    def test_a_rank_killed_at_random_changes_no_bit(self):
+    def kill_at_random(self, name, *words):
+        """Kills a rank at random steps, in runs that resume, and then lets the run end."""
         seed = int(os.environ.get("TANDEM_SEED", random.SystemRandom().randrange(1 << 30)))
         print(f"TANDEM_SEED={seed}", flush=True)
         draw = random.Random(seed)
-        at = sorted(draw.sample(range(1, self.STEPS - 5), 3))
-        for step in at:
-            process = self.start_ranks(2, "killed")
+        kills = int(os.environ.get("TANDEM_KILLS", "3"))
+        for step in sorted(draw.sample(range(1, self.STEPS - 5), kills)):
+            process = self.start_ranks(2, name, *words)
             workers = self.workers(process, 2)
-            self.wait_for_step(process, "killed", step)
-            if process.poll() is not None:
-                break
+            self.wait_for_step(process, name, step)
+            self.assertIsNone(process.poll(), "the run has ended before the kill")
             os.kill(draw.choice(workers), signal.SIGKILL)
             self.expect_end(process)
             for worker in workers:
                 self.assertFalse(pathlib.Path(f"/proc/{worker}/exe").exists(), "a rank lives on")
-        self.run_ranks(2, "killed")
+        return self.run_ranks(2, name, *words)
+
+    def test_a_rank_killed_at_random_changes_no_bit(self):
+        self.kill_at_random("killed")
         self.assertEqual((self.losses("killed"), self.weights("killed")), self.whole())
+
+    def test_shared_parameters_and_two_places_of_checkpoints(self):
+        self.run_ranks(2, "shared", "ici_fsdp_parallelism=2")
+        local = self.folder / "ram"
+        words = ["ici_fsdp_parallelism=2", f"local_checkpoint_directory={local}",
+                 "local_checkpoint_period=2", "checkpoint.period=20"]
+        output = self.kill_at_random("shared-killed", *words)
+        self.assertIn("resumed after step", output)
+        self.assertEqual(self.losses("shared-killed"), self.losses("shared"))
+        self.assertEqual(self.weights("shared-killed"), self.weights("shared"))
+        self.assertEqual([path.name for store in local.iterdir() for path in store.iterdir()
+                          if path.name.isdigit()], [], "storage has the newest")
 
     def test_a_hanging_rank_is_found(self):
         process = self.start_ranks(2, "hanging", "--rank-timeout", 2)

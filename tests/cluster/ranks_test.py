@@ -20,6 +20,27 @@ class Ranks(ClusterCase):
         self.assertEqual(sorted(path.name for path in (self.folder / "two").iterdir()),
                          sorted(path.name for path in (self.folder / "one").iterdir()))
 
+    def test_ranks_that_share_parameters_have_the_bits_of_one_process(self):
+        self.run_alone("alone", "world_invariant=4")
+        for name, ranks, words in (("fsdp", 2, ["ici_fsdp_parallelism=2"]),
+                                   ("mesh", 4, ["mesh=data=2,fsdp=2", "checkpoint.shard_bytes=65536"])):
+            self.run_ranks(ranks, name, "world_invariant=4", *words)
+            self.assertEqual(self.losses(name), self.losses("alone"))
+        self.assertEqual(self.weights("fsdp"), self.weights("alone"))
+        parts = sorted(path.name for path in (self.folder / "mesh" / "hf").glob("model*"))
+        self.assertIn("model.safetensors.index.json", parts)
+        self.assertTrue(any(name.startswith("model-00004-of-") for name in parts), parts)
+        # Readers take a checkpoint of several files like any other.
+        newest = max((self.folder / "mesh" / "checkpoints").glob("0*"))
+        self.assertTrue(list(newest.glob("optim-00004-of-*")))
+        whole = max((self.folder / "alone" / "checkpoints").glob("0*"))
+        for words in (["verify", newest], ["diff", newest, whole]):
+            self.finish([harness.BINARY, "checkpoint", *map(str, words)])
+        for source, name in ((newest, "from-parts"), (whole, "from-whole")):
+            self.finish([harness.BINARY, "convert", str(source), str(self.folder / name), "--to", "hf"])
+        self.assertEqual((self.folder / "from-parts" / "model.safetensors").read_bytes(),
+                         (self.folder / "from-whole" / "model.safetensors").read_bytes())
+
     def test_the_program_does_not_link_mpi(self):
         libraries = subprocess.run(["ldd", harness.BINARY], text=True, check=True,
                                    stdout=subprocess.PIPE).stdout

@@ -135,7 +135,7 @@ inline const std::vector<FolderRule> kFolderRules = {
       "training/lora",
       "training/spec",
       "training/step"}},
-    {"training/plan", {"engine/base", "training/spec", "training/setup"}},
+    {"training/plan", {"engine/base", "training/spec", "training/step", "training/setup"}},
     {"training/run",
      {"engine/base",      "engine/io",      "engine/kv",           "engine/sampling",
       "engine/kernels",   "engine/adapter", "engine/ops",          "engine/formats",

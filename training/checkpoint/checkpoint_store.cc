@@ -166,6 +166,16 @@ void CheckpointStore::PutInPlace(const fs::path& next, const fs::path& final_dir
   fs::rename(next, final_dir);
 }
 
+void CheckpointStore::Clear(int64_t step) {
+  std::error_code ignored;
+  for (const fs::path& old : Steps()) {
+    if (old.filename().string() > StepName(step)) continue;
+    const fs::path trash = dir_ / (kTrash + old.filename().string());
+    fs::rename(old, trash, ignored);
+    fs::remove_all(trash, ignored);
+  }
+}
+
 fs::path CheckpointStore::SetAside() {
   const std::vector<fs::path> steps = Steps();
   if (steps.empty()) return {};
@@ -178,7 +188,7 @@ fs::path CheckpointStore::SetAside() {
   return aside;
 }
 
-fs::path CheckpointStore::Save(const CheckpointContents& contents) {
+fs::path CheckpointStore::Save(const CheckpointContents& contents, const WriteOthers& others) {
   CheckRoom(contents);
   const fs::path final_dir = dir_ / StepName(contents.step);
   const bool replaces = fs::exists(final_dir);
@@ -194,6 +204,9 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents) {
     };
     for (const CheckpointContents::TensorFile& file : contents.tensor_files) {
       list(file.name, engine::WriteSafetensors(temporary / file.name, file.tensors, file.metadata));
+    }
+    if (others) {
+      for (const CheckpointFile& file : others(temporary)) list(file.name, file.sha256);
     }
     for (const auto& [name, text] : contents.texts) {
       WriteText(temporary / name, text);
@@ -232,8 +245,11 @@ void CheckpointStore::SaveParameters(const fs::path& step) const {
   engine::PublishDirectory(target, [&](const fs::path& temporary) {
     for (const fs::directory_entry& file : fs::directory_iterator(step)) {
       const std::string file_name = file.path().filename().string();
-      if (std::find(state_files_.begin(), state_files_.end(), file_name) != state_files_.end())
-        continue;
+      const bool is_state =
+          std::any_of(state_files_.begin(), state_files_.end(), [&](const std::string& state) {
+            return state.ends_with('-') ? file_name.starts_with(state) : file_name == state;
+          });
+      if (is_state) continue;
       std::error_code refused;
       fs::create_hard_link(file.path(), temporary / file_name, refused);
       if (refused) fs::copy_file(file.path(), temporary / file_name);

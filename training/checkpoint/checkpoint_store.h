@@ -27,6 +27,12 @@ struct CheckpointContents {
   std::vector<TensorFile> tensor_files;
 };
 
+// A complete file of a checkpoint.
+struct CheckpointFile {
+  std::string name;
+  std::string sha256;
+};
+
 struct FoundCheckpoint {
   int64_t step = 0;
   std::filesystem::path dir;
@@ -50,14 +56,20 @@ class CheckpointStore {
                   std::function<int64_t()> free_bytes = {});
 
   // From now on the weights of a checkpoint that is deleted as old stay in `dir`/step-N, without
-  // the optimiser's state. `state` names the files that are left out.
+  // the optimiser's state. `state` names the files that are left out; a name that ends with a dash
+  // stands for all that begin with it.
   void KeepParameters(std::filesystem::path dir, std::vector<std::string> state);
 
   // Writes a checkpoint, publishes it, updates LATEST, then deletes old ones. Replaces one of the
   // same step in one atomic exchange, or by two renames where the file system has no exchange.
-  // Throws kIo before writing when the disk has less room than the files plus 5 %.
-  std::filesystem::path Save(const CheckpointContents& contents);
+  // Throws kIo before writing when the disk has less room than the files plus 5 %. `others` writes
+  // more files to the unpublished directory, synced to disk, and returns them.
+  using WriteOthers =
+      std::function<std::vector<CheckpointFile>(const std::filesystem::path& directory)>;
+  std::filesystem::path Save(const CheckpointContents& contents, const WriteOthers& others = {});
 
+  // Deletes the checkpoints up to `step`.
+  void Clear(int64_t step);
   // Moves all checkpoints to `earlier-<n>/`, where no reader looks and none is deleted. A run that
   // does not resume must not mistake them for its own. Returns that directory; empty: none existed.
   std::filesystem::path SetAside();

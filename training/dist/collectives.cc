@@ -19,6 +19,16 @@ void Add(const float* from, float* to, int64_t n) {
   for (int64_t i = 0; i < n; ++i) to[i] += from[i];
 }
 
+// Adds the parts of `received`, one per rank, in a tree; the first part becomes the sum.
+void SumParts(std::byte* received, int64_t elements, int ranks) {
+  auto* parts = reinterpret_cast<float*>(received);
+  for (int step = 1; step < ranks; step *= 2) {
+    for (int i = 0; i + step < ranks; i += 2 * step) {
+      Add(parts + (i + step) * elements, parts + i * elements, elements);
+    }
+  }
+}
+
 void GrowTo(int64_t bytes, AlignedBuffer* buffer) {
   const auto wanted = static_cast<size_t>(bytes);
   if (buffer->size() < wanted) *buffer = AlignedBuffer(wanted);
@@ -36,8 +46,10 @@ Collectives::Collectives(const OpenTransport& open, Options options)
     if (fault) return opened.set_exception(fault);
     rank_ = transport_->rank();
     size_ = transport_->size();
+    places_.fill({rank_, size_});
     opened.set_value();
     Serve();
+    groups_ = {};
     transport_.reset();
   });
   UndoOnFailure([&] { is_open.get(); }, [this] { thread_.join(); });
@@ -67,7 +79,7 @@ void Collectives::Serve() {
   }
 }
 
-void Collectives::Start(const char* what, std::function<void()> run) {
+Collectives::Ticket Collectives::Start(const char* what, std::function<void()> run) {
   std::packaged_task<void()> task(std::move(run));
   started_.emplace_back(what, task.get_future());
   {
@@ -75,9 +87,10 @@ void Collectives::Start(const char* what, std::function<void()> run) {
     queue_.push({what, std::move(task)});
   }
   changed_.notify_all();
+  return first_started_ + started_.size() - 1;
 }
 
-void Collectives::WaitFor(const char* what, std::future<void>* done) {
+void Collectives::WaitForOne(const char* what, std::future<void>* done) {
   if (options_.timeout_s > 0) {
     const auto limit = std::chrono::duration<double>(options_.timeout_s);
     if (done->wait_for(limit) != std::future_status::ready) {
@@ -96,23 +109,27 @@ void Collectives::WaitFor(const char* what, std::future<void>* done) {
 }
 
 void Collectives::Wait() {
-  auto started = std::move(started_);
-  started_.clear();
-  std::exception_ptr first;
-  for (auto& [what, done] : started) {
-    if (first) {
-      done.wait();  // nobody may free its data before
-      continue;
-    }
-    first = FaultOf([&, what = what, &done = done] { WaitFor(what, &done); });
-    if (first) transport_->Abort();
+  if (!started_.empty()) WaitFor(first_started_ + started_.size() - 1);
+}
+
+void Collectives::WaitFor(Ticket ticket) {
+  while (!started_.empty() && first_started_ <= ticket) {
+    auto [what, done] = std::move(started_.front());
+    started_.pop_front();
+    ++first_started_;
+    const std::exception_ptr fault =
+        FaultOf([&, what = what, &done = done] { WaitForOne(what, &done); });
+    if (!fault) continue;
+    Abandon();  // nobody may free the data of the others before they have ended
+    transport_->Abort();
+    std::rethrow_exception(fault);
   }
-  if (first) std::rethrow_exception(first);
 }
 
 void Collectives::Abandon() {
   if (started_.empty()) return;
   transport_->Abort();
+  first_started_ += started_.size();
   for (auto& [what, done] : started_) done.wait();
   started_.clear();
 }
@@ -127,66 +144,109 @@ void Collectives::Finish() {
   finished_ = true;
 }
 
-// Adds the size_ parts of `received` in a tree; the first part becomes the sum.
-void Collectives::SumParts(std::byte* received, int64_t elements) const {
-  auto* parts = reinterpret_cast<float*>(received);
-  for (int step = 1; step < size_; step *= 2) {
-    for (int i = 0; i + step < size_; i += 2 * step) {
-      Add(parts + (i + step) * elements, parts + i * elements, elements);
-    }
-  }
+Transport& Collectives::Of(Group group) {
+  const std::unique_ptr<Transport>& part = groups_[static_cast<size_t>(group)];
+  return part ? *part : *transport_;
 }
 
-void Collectives::AllReduceNow(std::span<float> data) {
+void Collectives::Arrange(int fsdp) {
+  TANDEM_CHECK(fsdp >= 1 && size_ % fsdp == 0);
+  const auto form = [this](Group group, int color, Place place) {
+    places_[static_cast<size_t>(group)] = place;
+    if (place.size == 1 || place.size == size_) return;
+    Do("forming groups of ranks",
+       [this, group, color] { groups_[static_cast<size_t>(group)] = transport_->Split(color); });
+  };
+  form(Group::kFsdp, rank_ / fsdp, {rank_ % fsdp, fsdp});
+  form(Group::kData, rank_ % fsdp, {rank_ / fsdp, size_ / fsdp});
+}
+
+void Collectives::AllReduceNow(std::span<float> data, Transport& transport) {
   const auto n = static_cast<int64_t>(data.size());
-  const int64_t window = kPieceElements * size_;
+  const int ranks = transport.size();
+  const int64_t window = kPieceElements * ranks;
   for (int64_t at = 0; at < n; at += window) {
     const int64_t count = std::min(window, n - at);
-    const int64_t piece = (count + size_ - 1) / size_;
+    const int64_t piece = (count + ranks - 1) / ranks;
     const int64_t bytes = piece * static_cast<int64_t>(sizeof(float));
-    GrowTo(bytes * size_, &received_);
+    GrowTo(bytes * ranks, &received_);
     float* from = data.data() + at;
     std::byte* all = reinterpret_cast<std::byte*>(from);
-    if (piece * size_ != count) {
-      GrowTo(bytes * size_, &staging_);
+    if (piece * ranks != count) {
+      GrowTo(bytes * ranks, &staging_);
       all = staging_.data();
-      std::memset(all, 0, static_cast<size_t>(bytes * size_));
+      std::memset(all, 0, static_cast<size_t>(bytes * ranks));
       std::memcpy(all, from, static_cast<size_t>(count) * sizeof(float));
     }
-    transport_->AllToAll(all, received_.data(), bytes);
-    SumParts(received_.data(), piece);
-    transport_->AllGather(received_.data(), all, bytes);
-    if (piece * size_ != count) std::memcpy(from, all, static_cast<size_t>(count) * sizeof(float));
+    transport.AllToAll(all, received_.data(), bytes);
+    SumParts(received_.data(), piece, ranks);
+    transport.AllGather(received_.data(), all, bytes);
+    if (piece * ranks != count) std::memcpy(from, all, static_cast<size_t>(count) * sizeof(float));
   }
 }
 
-void Collectives::ReduceScatterNow(std::span<float> data) {
+void Collectives::ReduceScatterNow(std::span<float> data, Transport& transport) {
   const auto n = static_cast<int64_t>(data.size());
-  TANDEM_CHECK(n % size_ == 0);
-  const int64_t part = n / size_;
+  const int ranks = transport.size();
+  TANDEM_CHECK(n % ranks == 0);
+  const int64_t part = n / ranks;
   for (int64_t at = 0; at < part; at += kPieceElements) {
     const int64_t piece = std::min(kPieceElements, part - at);
     const int64_t bytes = piece * static_cast<int64_t>(sizeof(float));
-    GrowTo(bytes * size_, &staging_);
-    GrowTo(bytes * size_, &received_);
-    for (int r = 0; r < size_; ++r) {
+    GrowTo(bytes * ranks, &staging_);
+    GrowTo(bytes * ranks, &received_);
+    for (int r = 0; r < ranks; ++r) {
       std::memcpy(staging_.data() + r * bytes, data.data() + r * part + at,
                   static_cast<size_t>(bytes));
     }
-    transport_->AllToAll(staging_.data(), received_.data(), bytes);
-    SumParts(received_.data(), piece);
-    std::memcpy(data.data() + rank_ * part + at, received_.data(), static_cast<size_t>(bytes));
+    transport.AllToAll(staging_.data(), received_.data(), bytes);
+    SumParts(received_.data(), piece, ranks);
+    std::memcpy(data.data() + transport.rank() * part + at, received_.data(),
+                static_cast<size_t>(bytes));
   }
 }
 
-void Collectives::StartAllReduce(std::span<float> data) {
-  if (size_ == 1) return;
-  Start("a sum over ranks", [this, data] { AllReduceNow(data); });
+void Collectives::AllGatherNow(std::span<const std::byte> mine, std::span<std::byte> all,
+                               Transport& transport) {
+  constexpr int64_t kMost = kPieceElements * 4;
+  const int ranks = transport.size();
+  const auto part = static_cast<int64_t>(mine.size());
+  TANDEM_CHECK(all.size() == mine.size() * static_cast<size_t>(ranks));
+  const bool in_place = mine.data() == all.data() + transport.rank() * part;
+  for (int64_t at = 0; at < part; at += kMost) {
+    const int64_t bytes = std::min(kMost, part - at);
+    if (bytes == part && !in_place) return transport.AllGather(mine.data(), all.data(), bytes);
+    GrowTo(bytes * ranks, &received_);
+    transport.AllGather(mine.data() + at, received_.data(), bytes);
+    for (int r = 0; r < ranks; ++r) {
+      if (in_place && r == transport.rank()) continue;
+      std::memcpy(all.data() + r * part + at, received_.data() + r * bytes,
+                  static_cast<size_t>(bytes));
+    }
+  }
 }
 
-void Collectives::StartReduceScatter(std::span<float> data) {
-  if (size_ == 1) return;
-  Start("a sum over ranks", [this, data] { ReduceScatterNow(data); });
+Collectives::Ticket Collectives::StartAllReduce(std::span<float> data, Group group) {
+  if (size_of(group) == 1) return 0;
+  return Start("a sum over ranks", [this, data, group] { AllReduceNow(data, Of(group)); });
+}
+
+Collectives::Ticket Collectives::StartReduceScatter(std::span<float> data, Group group,
+                                                    std::function<void()> then) {
+  if (size_of(group) == 1 && !then) return 0;
+  return Start("a sum over ranks", [this, data, group, then = std::move(then)] {
+    if (size_of(group) > 1) ReduceScatterNow(data, Of(group));
+    if (then) then();
+  });
+}
+
+Collectives::Ticket Collectives::StartFillFromAll(std::span<std::byte> all, Group group) {
+  if (size_of(group) == 1) return 0;
+  return Start("gathering weights", [this, all, group] {
+    Transport& transport = Of(group);
+    const size_t part = all.size() / static_cast<size_t>(transport.size());
+    AllGatherNow(all.subspan(part * static_cast<size_t>(transport.rank()), part), all, transport);
+  });
 }
 
 void Collectives::AllReduce(std::span<float> data) {
@@ -199,30 +259,19 @@ void Collectives::ReduceScatter(std::span<float> data) {
   Wait();
 }
 
-void Collectives::AllGather(std::span<const std::byte> mine, std::span<std::byte> all) {
-  TANDEM_CHECK(all.size() == mine.size() * static_cast<size_t>(size_));
-  const auto part = static_cast<int64_t>(mine.size());
-  Do("gathering from all ranks", [&, part] {
-    constexpr int64_t kMost = kPieceElements * 4;
-    for (int64_t at = 0; at < part; at += kMost) {
-      const int64_t bytes = std::min(kMost, part - at);
-      if (bytes == part) {
-        transport_->AllGather(mine.data(), all.data(), bytes);
-        return;
-      }
-      GrowTo(bytes * size_, &received_);
-      transport_->AllGather(mine.data() + at, received_.data(), bytes);
-      for (int r = 0; r < size_; ++r) {
-        std::memcpy(all.data() + r * part + at, received_.data() + r * bytes,
-                    static_cast<size_t>(bytes));
-      }
-    }
-  });
+void Collectives::AllGather(std::span<const std::byte> mine, std::span<std::byte> all,
+                            Group group) {
+  TANDEM_CHECK(all.size() == mine.size() * static_cast<size_t>(size_of(group)));
+  if (size_of(group) == 1) {
+    if (!mine.empty()) std::memcpy(all.data(), mine.data(), mine.size());
+    return;
+  }
+  Do("gathering from all ranks", [&, group] { AllGatherNow(mine, all, Of(group)); });
 }
 
-std::vector<double> Collectives::AllGather(std::span<const double> mine) {
-  std::vector<double> all(mine.size() * static_cast<size_t>(size_));
-  AllGather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+std::vector<double> Collectives::AllGather(std::span<const double> mine, Group group) {
+  std::vector<double> all(mine.size() * static_cast<size_t>(size_of(group)));
+  AllGather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)), group);
   return all;
 }
 

@@ -1,8 +1,10 @@
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
@@ -47,13 +49,23 @@ class Collectives {
   int size() const { return size_; }
   bool is_first() const { return rank_ == 0; }
 
+  // Ranks that do something together. Before Arrange every group is all ranks.
+  // - kFsdp: `fsdp` consecutive ranks, which share the parameters of one replica;
+  // - kData: the ranks with the same part of the parameters, one of each replica.
+  enum class Group { kAll, kFsdp, kData };
+  // Forms the groups; `fsdp` divides size(). All ranks call it, once.
+  void Arrange(int fsdp);
+  int size_of(Group group) const { return places_[static_cast<size_t>(group)].size; }
+  int rank_in(Group group) const { return places_[static_cast<size_t>(group)].rank; }
+
   // Every element becomes the sum of the ranks' elements.
   void AllReduce(std::span<float> data);
   // `data` has size() equal parts. Part rank() becomes the sum; the others become unspecified.
   void ReduceScatter(std::span<float> data);
   // `all` has size() parts of the size of `mine`, in rank order.
-  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all);
-  std::vector<double> AllGather(std::span<const double> mine);
+  void AllGather(std::span<const std::byte> mine, std::span<std::byte> all,
+                 Group group = Group::kAll);
+  std::vector<double> AllGather(std::span<const double> mine, Group group = Group::kAll);
   std::vector<std::string> AllGatherText(const std::string& mine);
   void Broadcast(std::span<std::byte> data, int root);
   // All ranks get the text of rank `root`.
@@ -61,11 +73,20 @@ class Collectives {
   bool AnyRank(bool mine);
   void Barrier();
 
-  // Begins an operation on `data`, which nobody may touch before Wait.
-  void StartAllReduce(std::span<float> data);
-  void StartReduceScatter(std::span<float> data);
+  // The number of an operation, in the order of their starts.
+  using Ticket = uint64_t;
+  // Begins an operation on `data`, which nobody may touch before Wait. `then` runs after it, in the
+  // communication thread.
+  Ticket StartAllReduce(std::span<float> data, Group group = Group::kAll);
+  Ticket StartReduceScatter(std::span<float> data, Group group = Group::kAll,
+                            std::function<void()> then = {});
+  // `all` has one part per rank of the group, in rank order. Only the rank's own part is given;
+  // the operation fills the others.
+  Ticket StartFillFromAll(std::span<std::byte> all, Group group);
   // Waits for everything started. Throws its first fault, after the rest has ended.
   void Wait();
+  // The same for this operation and all that started before it.
+  void WaitFor(Ticket ticket);
   // Like Wait after a fault of this rank: ignores faults, and makes the others fail where that is
   // possible.
   void Abandon();
@@ -78,26 +99,38 @@ class Collectives {
     const char* what;
     std::packaged_task<void()> run;
   };
-  void Start(const char* what, std::function<void()> run);
+  struct Place {
+    int rank = 0;
+    int size = 1;
+  };
+  Ticket Start(const char* what, std::function<void()> run);
   void Do(const char* what, std::function<void()> run);
   void Serve();
-  void WaitFor(const char* what, std::future<void>* done);
-  void SumParts(std::byte* received, int64_t elements) const;
-  void AllReduceNow(std::span<float> data);
-  void ReduceScatterNow(std::span<float> data);
+  void WaitForOne(const char* what, std::future<void>* done);
+  // Of the communication thread.
+  Transport& Of(Group group);
+  void AllReduceNow(std::span<float> data, Transport& transport);
+  void ReduceScatterNow(std::span<float> data, Transport& transport);
+  // `mine` may be the rank's part of `all`.
+  void AllGatherNow(std::span<const std::byte> mine, std::span<std::byte> all,
+                    Transport& transport);
 
   const Options options_;
   int rank_ = 0;
   int size_ = 1;
-  std::unique_ptr<Transport> transport_;  // of the communication thread
-  AlignedBuffer staging_, received_;      // of the communication thread
+  std::array<Place, 3> places_;                       // by group
+  std::unique_ptr<Transport> transport_;              // of the communication thread
+  std::array<std::unique_ptr<Transport>, 3> groups_;  // likewise; null: all ranks
+  AlignedBuffer staging_, received_;                  // of the communication thread
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::queue<Call> queue_;
   bool closing_ = false;
 
-  std::vector<std::pair<const char*, std::future<void>>> started_;  // of the owner's thread
+  // Of the owner's thread: the operations from number first_started_ on.
+  std::deque<std::pair<const char*, std::future<void>>> started_;
+  Ticket first_started_ = 0;
   bool finished_ = false;
   std::thread thread_;
 };

@@ -137,7 +137,6 @@ Mesh ResolveMesh(const MeshRequest& request, int64_t world) {
                     (world == 1 ? " runs" : " run") +
                     ": start that many, or set one axis to -1 (the rest)");
   }
-  RefuseAxis("fsdp", mesh.fsdp, "sharding of parameters (FSDP)");
   RefuseAxis("tensor", mesh.tensor, "tensor parallelism");
   return mesh;
 }

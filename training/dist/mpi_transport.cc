@@ -34,15 +34,20 @@ class MpiTransport : public Transport {
   int size() const override { return size_; }
 
   void AllToAll(const std::byte* send, std::byte* receive, int64_t bytes) override {
-    Check("MPI_Ialltoall", mpi_.all_to_all(send, receive, static_cast<int>(bytes)));
+    Check("MPI_Ialltoall", mpi_.all_to_all(group_, send, receive, static_cast<int>(bytes)));
   }
   void AllGather(const std::byte* send, std::byte* receive, int64_t bytes) override {
-    Check("MPI_Iallgather", mpi_.all_gather(send, receive, static_cast<int>(bytes)));
+    Check("MPI_Iallgather", mpi_.all_gather(group_, send, receive, static_cast<int>(bytes)));
   }
   void Broadcast(std::byte* data, int64_t bytes, int root) override {
-    Check("MPI_Ibcast", mpi_.broadcast(data, static_cast<int>(bytes), root));
+    Check("MPI_Ibcast", mpi_.broadcast(group_, data, static_cast<int>(bytes), root));
   }
-  void Barrier() override { Check("MPI_Ibarrier", mpi_.barrier()); }
+  void Barrier() override { Check("MPI_Ibarrier", mpi_.barrier(group_)); }
+  std::unique_ptr<Transport> Split(int color) override {
+    auto part = std::make_unique<MpiTransport>(*this);
+    Check("MPI_Comm_split", mpi_.split(group_, color, &part->group_, &part->rank_, &part->size_));
+    return part;
+  }
   void Finish() override { Check("MPI_Finalize", mpi_.finalize()); }
   void Abort() override {}  // an MPI call cannot be interrupted: the process must end
 
@@ -56,6 +61,7 @@ class MpiTransport : public Transport {
   }
 
   const TandemMpiFunctions& mpi_;
+  int group_ = 0;
   int rank_ = 0;
   int size_ = 1;
 };

@@ -29,6 +29,20 @@ class ThreadRanks::Rank : public Transport {
     });
   }
   void Barrier() override { group_.Meet(); }
+  std::unique_ptr<Transport> Split(int color) override {
+    group_.colors_[static_cast<size_t>(rank_)] = color;
+    group_.Meet();
+    int members = 0;
+    int mine = 0;
+    for (int r = 0; r < size(); ++r) {
+      if (group_.colors_[static_cast<size_t>(r)] != color) continue;
+      if (r == rank_) mine = members;
+      ++members;
+    }
+    ThreadRanks& part = group_.Part(color, members);
+    group_.Meet();
+    return part.Open(mine);
+  }
   void Finish() override { group_.Meet(); }
   void Abort() override { group_.Abort(); }
 
@@ -49,7 +63,15 @@ class ThreadRanks::Rank : public Transport {
   const int rank_;
 };
 
-ThreadRanks::ThreadRanks(int size) : size_(size), sent_(static_cast<size_t>(size)) {}
+ThreadRanks::ThreadRanks(int size)
+    : size_(size), sent_(static_cast<size_t>(size)), colors_(static_cast<size_t>(size)) {}
+
+ThreadRanks& ThreadRanks::Part(int color, int size) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<ThreadRanks>& part = parts_[{round_, color}];
+  if (!part) part = std::make_unique<ThreadRanks>(size);
+  return *part;
+}
 
 std::unique_ptr<Transport> ThreadRanks::Open(int rank) {
   return std::make_unique<Rank>(*this, rank);
@@ -74,6 +96,7 @@ void ThreadRanks::Abort() {
   {
     const std::lock_guard lock(mutex_);
     aborted_ = true;
+    for (const auto& [key, part] : parts_) part->Abort();
   }
   changed_.notify_all();
 }

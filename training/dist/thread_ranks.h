@@ -1,8 +1,10 @@
 #pragma once
 
 #include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "training/dist/transport.h"
@@ -22,11 +24,15 @@ class ThreadRanks {
   // Waits until all ranks have arrived. Throws kUnavailable after Abort.
   void Meet();
   void Abort();
+  // The group of `size` ranks that passed `color` to the present Split.
+  ThreadRanks& Part(int color, int size);
 
   const int size_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<const std::byte*> sent_;  // by rank, during an exchange
+  std::vector<int> colors_;             // by rank, during a split
+  std::map<std::pair<int64_t, int>, std::unique_ptr<ThreadRanks>> parts_;  // by round and color
   int waiting_ = 0;
   int64_t round_ = 0;
   bool aborted_ = false;

@@ -24,6 +24,10 @@ class Transport {
   virtual void AllGather(const std::byte* send, std::byte* receive, int64_t bytes) = 0;
   virtual void Broadcast(std::byte* data, int64_t bytes, int root) = 0;
   virtual void Barrier() = 0;
+  // A transport among the ranks that pass the same color, in rank order. All ranks call it, at most
+  // kMostSplits times. Only this transport is finished and aborted; it must outlive the result.
+  static constexpr int kMostSplits = 8;
+  virtual std::unique_ptr<Transport> Split(int color) = 0;
   // Ends the use on all ranks. Not called after a failure.
   virtual void Finish() = 0;
   // Makes calls in progress on all ranks throw, where that is possible. Any thread.

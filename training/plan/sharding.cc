@@ -19,12 +19,28 @@ std::string Mebibytes(double bytes) {
   return text;
 }
 
+int64_t BytesOf(const MemoryNeeds& needs, const std::string& name) {
+  for (const MemoryClass& one : needs.classes) {
+    if (one.name == name) return one.bytes;
+  }
+  return 0;
+}
+
+// Of data that each of n ranks holds a part of, the share that a rank gives to others.
+double OthersShare(int64_t n) { return static_cast<double>(n - 1) / static_cast<double>(n); }
+
 // Bytes that a rank sends per step, and receives: the parts that other ranks need.
-double SentPerStep(const TrainSpec& spec, int64_t elements, int64_t ranks) {
-  const double part = static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+double SentPerStep(const TrainSpec& spec, int64_t elements) {
+  const StepShape& shape = *spec.step_shape;
+  const auto count = static_cast<double>(elements);
   // Gradients to their owners; then sums, or updated f32 masters, back.
-  const double each_way = static_cast<double>(elements) * sizeof(float) * part;
-  return spec.step_shape->ranks > 1 ? 2 * each_way : 0;
+  const double floats = count * sizeof(float);
+  if (shape.fsdp == 1) return 2 * floats * OthersShare(shape.ranks);
+  // Weights for both passes and gradients of every micro-batch; masters; sums over replicas.
+  const double weights = count * static_cast<double>(engine::DTypeBytes(spec.compute));
+  const auto batches = static_cast<double>(shape.batches / shape.ranks);
+  return (batches * (2 * weights + floats) + weights) * OthersShare(shape.fsdp) +
+         2 * floats / static_cast<double>(shape.fsdp) * OthersShare(shape.ranks / shape.fsdp);
 }
 
 }  // namespace
@@ -32,12 +48,13 @@ double SentPerStep(const TrainSpec& spec, int64_t elements, int64_t ranks) {
 std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
   const Mesh mesh = ResolveMesh(given.parallel.mesh, ranks);
   TrainSpec spec = given;
-  spec.step_shape = SplitStep(given, mesh.data);
+  spec.step_shape = SplitStep(given, mesh.data * mesh.fsdp, mesh.fsdp);
   const StepShape& shape = *spec.step_shape;
   const ModelFiles files = LoadModelFiles(spec);
   const MemoryNeeds shared = FindMemoryNeeds(spec, files);
   TrainSpec alone = spec;
   alone.step_shape->ranks = 1;
+  alone.step_shape->fsdp = 1;
   const MemoryNeeds whole = FindMemoryNeeds(alone, files);
 
   char line[200];
@@ -53,10 +70,9 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
   text += "  class               whole     on a rank\n";
   double state = 0;
   double replicated = 0;
-  for (size_t i = 0; i < shared.classes.size(); ++i) {
-    const MemoryClass& part = shared.classes[i];
-    const auto all = static_cast<double>(whole.classes[i].bytes);
-    const bool is_shared = part.bytes < whole.classes[i].bytes;
+  for (const MemoryClass& part : shared.classes) {
+    const auto all = static_cast<double>(BytesOf(whole, part.name));
+    const bool is_shared = static_cast<double>(part.bytes) < all;
     std::snprintf(line, sizeof line, "  %-12s %12s  %12s%s\n", part.name.c_str(),
                   Mebibytes(all).c_str(), Mebibytes(static_cast<double>(part.bytes)).c_str(),
                   is_shared ? "  shared" : "");
@@ -79,7 +95,7 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
       Mebibytes(static_cast<double>(shared.total_bytes())).c_str(),
       state > 0 ? 100 * replicated / state : 0.0);
   text += line;
-  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained, ranks)) + " per step\n";
+  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained)) + " per step\n";
   return text;
 }
 

@@ -1,5 +1,7 @@
 #include "training/program/executor.h"
 
+#include <type_traits>
+
 #include "engine/base/check.h"
 #include "engine/ops/rows.h"
 #include "training/program/nodes.h"
@@ -11,14 +13,30 @@ Executor::Executor(const Program& program, engine::OpsContext& ops,
                    std::span<float* const> gradients)
     : program_(program), run_(program, ops, ropes, weights, gradients) {}
 
+template <class Action>
+auto Executor::Observed(size_t first, size_t end, const Action& action) {
+  if (observer_ == nullptr) return action();
+  observer_->Before(first, end);
+  if constexpr (std::is_void_v<decltype(action())>) {
+    action();
+    observer_->After(first, end);
+  } else {
+    auto result = action();
+    observer_->After(first, end);
+    return result;
+  }
+}
+
 CrossEntropyResult Executor::Train(const ProgramBatch& batch, float scale, const Reweigh& reweigh,
                                    double router_share) {
   Check(batch);
   run_.set_router_share(router_share);
+  if (observer_ != nullptr) observer_->Begin(true);
   Forward(batch, true);
   const CrossEntropyResult result = reweigh ? ReweighedHead(batch, scale, reweigh)
                                             : Head(batch, batch.weights, scale, true, nullptr);
   Backward();
+  if (observer_ != nullptr) observer_->End();
   return result;
 }
 
@@ -47,7 +65,9 @@ void Executor::Backward() {
         functions.backward(run_, node, steps[s]);
       }
     };
-    program_.nodes[steps[i].node].chunk >= 0 ? run_.OverChunks(run) : run();
+    const size_t n = program_.nodes.size();
+    Observed(n + i, n + end,
+             [&] { program_.nodes[steps[i].node].chunk >= 0 ? run_.OverChunks(run) : run(); });
     i = end;
     if (on_backward_) on_backward_(end);
   }
@@ -55,12 +75,16 @@ void Executor::Backward() {
 
 CrossEntropyResult Executor::Evaluate(const ProgramBatch& batch, float* token_logprobs) {
   Check(batch);
+  if (observer_ != nullptr) observer_->Begin(false);
   Forward(batch, false);
-  return Head(batch, batch.weights, 1, false, token_logprobs);
+  const CrossEntropyResult result = Head(batch, batch.weights, 1, false, token_logprobs);
+  if (observer_ != nullptr) observer_->End();
+  return result;
 }
 
 void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
   Check(batch);
+  TANDEM_CHECK(observer_ == nullptr);
   Forward(batch, false);
   const Node& head = program_.nodes.back();
   const engine::PanelMatrix& panels = run_.PanelsOf(head);
@@ -97,7 +121,7 @@ void Executor::Forward(const ProgramBatch& batch, bool training) {
         FunctionsOf(nodes[n].op).forward(run_, nodes[n]);
       }
     };
-    nodes[i].chunk >= 0 ? run_.OverChunks(run) : run();
+    Observed(i, end, [&] { nodes[i].chunk >= 0 ? run_.OverChunks(run) : run(); });
     i = end;
   }
 }
@@ -130,7 +154,9 @@ CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const flo
   float* dhead = backward ? run_.WeightGradient(node.weights[0]) : nullptr;
   float* dbias =
       backward && node.weights.size() > 1 ? run_.WeightGradient(node.weights[1]) : nullptr;
-  return CrossEntropy(run_.ops(), head_workspace_, args, dhidden, dhead, dbias, token_logprobs);
+  return Observed(program_.nodes.size() - 1, program_.nodes.size(), [&] {
+    return CrossEntropy(run_.ops(), head_workspace_, args, dhidden, dhead, dbias, token_logprobs);
+  });
 }
 
 }  // namespace tandem::training

@@ -12,6 +12,7 @@
 #include "training/program/node_run.h"
 #include "training/program/program.h"
 #include "training/program/program_batch.h"
+#include "training/program/step_observer.h"
 
 namespace tandem::training {
 
@@ -49,11 +50,17 @@ class Executor {
   void set_on_backward(std::function<void(size_t end)> on_backward) {
     on_backward_ = std::move(on_backward);
   }
+  // Told about every later run; null: nobody. Borrowed.
+  void set_observer(StepObserver* observer) { observer_ = observer; }
+  bool is_observed() const { return observer_ != nullptr; }
   // Records the time of every later node in `trace`; null: stops recording.
   void set_trace(Trace* trace) { trace_ = trace; }
 
  private:
   void Check(const ProgramBatch& batch) const;
+  // Computes positions [first, end) between the observer's Before and After.
+  template <class Action>
+  auto Observed(size_t first, size_t end, const Action& action);
   void Forward(const ProgramBatch& batch, bool training);
   void Backward();
   CrossEntropyResult Head(const ProgramBatch& batch, std::span<const float> weights, float scale,
@@ -67,6 +74,7 @@ class Executor {
   std::vector<float> token_weights_;   // [rows]
   Trace* trace_ = nullptr;
   std::function<void(size_t)> on_backward_;
+  StepObserver* observer_ = nullptr;
 };
 
 }  // namespace tandem::training

@@ -75,7 +75,11 @@ class Run {
       if (Due(spec_.train.sample.every) && !last) Sample();
       // Export before the save: a run resumed from that checkpoint does not repeat the export.
       if (exports) ExportStep();
-      if (Due(spec_.checkpoint.period) && !last) Save(Wait::kNo);
+      if (Due(spec_.checkpoint.period) && !last) {
+        Save(Wait::kNo);
+      } else if (Due(spec_.checkpoint.local_period) && !last) {
+        Save(Wait::kNo, Place::kLocal);
+      }
     }
     Finish();
     return Outcome();
@@ -134,6 +138,7 @@ class Run {
 
   // Returns whether the parameters now hold the initial weights.
   bool FindReference(bool resumes) {
+    if (parts_.trainer.parameters().shares_weights()) return FindSharedReference(resumes);
     bool has_initial_weights = is_first() && FindReferenceHere(resumes);
     if (ranks_ == nullptr) return has_initial_weights;
     has_initial_weights = ranks_->AnyRank(has_initial_weights);
@@ -142,12 +147,25 @@ class Run {
     return has_initial_weights;
   }
 
-  bool FindReferenceHere(bool resumes) {
+  // The first rank computes alone, with the weights of all ranks.
+  bool FindSharedReference(bool resumes) {
+    InitialWeights(parts_);
+    parts_.trainer.MastersChanged();
+    parts_.trainer.HoldWeights();
+    if (is_first()) FindReferenceHere(resumes, true);
+    ranks_->Barrier();
+    parts_.trainer.ReleaseWeights();
+    ShareReference(*ranks_, parts_, validation_ ? &*validation_ : nullptr);
+    return true;
+  }
+
+  bool FindReferenceHere(bool resumes, bool has_weights = false) {
     return PrepareReference({.parts = parts_,
                              .validation = validation_ ? &*validation_ : nullptr,
                              .dir = context_.dir,
                              .cache_dir = context_.cache_dir,
                              .resumes = resumes,
+                             .has_weights = has_weights,
                              .stop = context_.stop,
                              .report = [this](const std::string& what) { Report("message", what); },
                              .warn = [this](const std::string& what) { Warn(what); }});
@@ -329,7 +347,7 @@ class Run {
       progress_.best_eval_loss = result.loss;
       progress_.best_step = progress_.step;
       progress_.evaluations_without_gain = 0;
-      if (spec_.checkpoint.export_best && is_first() &&
+      if (spec_.checkpoint.export_best &&
           Guarded([this](const std::string& what) { Warn(what); }, "exporting the best model",
                   [&] { ExportRun(parts_, context_.dir / "best"); })) {
         progress_.exported_best_step = progress_.best_step;
@@ -350,13 +368,11 @@ class Run {
   }
 
   void Sample() {
-    if (!is_first()) return;
     WriteSamples(parts_, context_.dir / "sample-model",
                  [this](const std::string& text) { Report("sample", text); });
   }
 
   void ExportStep() {
-    if (!is_first()) return;
     const fs::path dir = context_.dir / "exports" / ("step-" + std::to_string(progress_.step));
     if (Guarded([this](const std::string& what) { Warn(what); }, "exporting " + dir.string(),
                 [&] { ExportRun(parts_, dir); })) {
@@ -364,15 +380,22 @@ class Run {
     }
   }
 
-  void Save(Wait wait) {
-    if (!is_first()) return checkpoints_.Save(progress_, wait);
+  enum class Place { kStorage, kLocal };
+
+  void SaveTo(Place place, Wait wait) {
+    place == Place::kLocal ? checkpoints_.SaveLocally(progress_)
+                           : checkpoints_.Save(progress_, wait);
+  }
+
+  void Save(Wait wait, Place place = Place::kStorage) {
+    if (!is_first()) return SaveTo(place, wait);
     const auto start = std::chrono::steady_clock::now();
     // A run resumed from this checkpoint will not write these rows again.
     Guarded([this](const std::string& what) { Warn(what); }, "syncing metrics",
             [this] { metrics_->Sync(); });
     {
       const TraceSpan span(window_.open(), Trace::Lane::kCheckpoint, "checkpoint");
-      checkpoints_.Save(progress_, wait);
+      SaveTo(place, wait);
     }
     metrics_->Checkpoint(progress_.step, Seconds(start));
   }
@@ -401,14 +424,12 @@ class Run {
     FlushMetrics();
     if (spec_.train.sample.every > 0) Sample();
     ReportMemory();
-    if (!spec_.checkpoint.export_model || !is_first()) return;
+    if (!spec_.checkpoint.export_model) return;
     const bool is_adapter = parts_.is_adapter();
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
-    const fs::path best = context_.dir / "best" / WeightsFile(parts_);
-    // Ignores a best/ that another run or a failed export left behind.
-    const bool has_best = progress_.exported_best_step == progress_.best_step && fs::exists(best);
-    if (validation_ && progress_.best_step != progress_.step && has_best) {
-      ExportRun(parts_, best, dir);
+    const fs::path best = context_.dir / "best";
+    if (UsesBest(best)) {
+      if (is_first()) ExportRun(parts_, best, dir);
       Report("message", "exported the weights of step " + std::to_string(progress_.best_step) +
                             ", which had the best evaluation");
     } else {
@@ -418,7 +439,16 @@ class Run {
     Report("message",
            std::string(is_adapter ? "adapter" : "model") + " exported to " + dir.string());
     if (spec_.checkpoint.export_average) ExportAverage();
-    if (spec_.lora.export_merged && is_adapter) Merge(dir);
+    if (spec_.lora.export_merged && is_adapter && is_first()) Merge(dir);
+  }
+
+  // Whether the last export takes the weights of the best evaluation. The first rank decides.
+  bool UsesBest(const fs::path& best) const {
+    // Ignores a best/ that another run or a failed export left behind.
+    const bool uses = is_first() && validation_ && progress_.best_step != progress_.step &&
+                      progress_.exported_best_step == progress_.best_step &&
+                      HasWeights(parts_, best);
+    return ranks_ == nullptr ? uses : ranks_->AnyRank(uses);
   }
 
   void ExportAverage() {
@@ -476,9 +506,13 @@ class Run {
 TrainOutcome RunTraining(const TrainSpec& given, const JobContext& context, Collectives* ranks) {
   TrainSpec spec = given;
   const int64_t size = ranks == nullptr ? 1 : ranks->size();
-  spec.step_shape = SplitStep(spec, ResolveMesh(spec.parallel.mesh, size).data);
+  const Mesh mesh = ResolveMesh(spec.parallel.mesh, size);
+  spec.step_shape = SplitStep(spec, mesh.data * mesh.fsdp, mesh.fsdp);
   RefuseWhatCannotFit(spec);
-  if (ranks != nullptr) CheckSameStart(*ranks, spec);
+  if (ranks != nullptr) {
+    CheckSameStart(*ranks, spec);
+    ranks->Arrange(static_cast<int>(mesh.fsdp));
+  }
   if (ranks == nullptr || ranks->is_first()) MakeDirectories(context.dir);
   const TrainOutcome outcome = Run(spec, context, ranks).Go();
   if (ranks != nullptr) ranks->Barrier();  // the first rank's files are complete

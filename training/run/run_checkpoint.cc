@@ -9,6 +9,7 @@
 #include "training/run/run_export.h"
 #include "training/setup/exported_tensors.h"
 #include "training/step/moment_shards.h"
+#include "training/step/tensor_files.h"
 
 namespace tandem::training {
 namespace {
@@ -201,9 +202,7 @@ void CheckSameRun(const RunParts& parts, const FoundCheckpoint& found, const ord
 
 }  // namespace
 
-CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
-                              const std::vector<engine::NamedTensor>& moments,
-                              std::vector<std::vector<std::byte>>* bytes) {
+CheckpointContents TextsOf(const RunParts& parts, const RunProgress& progress) {
   CheckpointContents contents;
   contents.step = progress.step;
   contents.arch = std::string(parts.files.family->name);
@@ -211,6 +210,13 @@ CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress
   contents.texts = parts.files.texts;
   contents.texts["train_state.json"] = StateJson(parts, progress).dump(2) + "\n";
   if (parts.trainer.base()) contents.texts["adapter_config.json"] = AdapterConfig(parts);
+  return contents;
+}
+
+CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,
+                              const std::vector<engine::NamedTensor>& moments,
+                              std::vector<std::vector<std::byte>>* bytes) {
+  CheckpointContents contents = TextsOf(parts, progress);
   contents.tensor_files.push_back(
       {WeightsFile(parts), ExportedTensors(parts.trainer.parameters(), bytes)});
   if (parts.trainer.base()) contents.tensor_files.back().metadata = AdapterMetadata(parts);
@@ -223,29 +229,38 @@ CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress
 
 namespace {
 
-// Reads weights and optimiser of the checkpoint; returns its train_state.json.
-std::string ReadCheckpoint(RunParts& parts, const FoundCheckpoint& found, const std::string& source,
-                           const WarnFunction& warn) {
-  const std::string text = engine::ReadWholeFile(source, kMaxStateBytes);
-  CheckSameRun(parts, found, engine::ParseUntrustedJson(text, source), source, warn);
+// Reads the weights of the checkpoint, and the optimiser's tensors that are no parts of ranks.
+void ReadTensors(RunParts& parts, const FoundCheckpoint& found) {
   if (parts.trainer.base()) {
     const fs::path weights = found.dir / "adapter_model.safetensors";
     parts.trainer.parameters().LoadFrom(engine::SafetensorsFile::Open(weights), weights.string());
   } else {
     parts.trainer.parameters().LoadFrom(engine::ModelDir::Open(found.dir));
   }
-  const fs::path optim = found.dir / "optim.safetensors";
-  parts.trainer.parameters().RestoreOptimizer(engine::SafetensorsFile::Open(optim), optim.string());
-  return text;
+  parts.trainer.parameters().RestoreOptimizer(TensorFiles::Open(found.dir, "optim"),
+                                              found.dir.string());
+}
+
+// As ReadTensors, on every rank; each keeps its parts.
+void ReadSharedTensors(RunParts& parts, const FoundCheckpoint& found) {
+  const bool is_there = fs::exists(found.dir);
+  if (parts.ranks->AnyRank(!is_there)) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                found.dir.string() + (is_there ? ": another rank" : ": this rank") +
+                    " cannot read it: with ici_fsdp_parallelism, base_output_directory must be a "
+                    "directory that all hosts share");
+  }
+  ReadTensors(parts, found);
+  RestoreMoments(parts.trainer.parameters(), TensorFiles::Open(found.dir, "optim"),
+                 found.dir.string());
 }
 
 void ScatterIfSharded(RunParts& parts, const FoundCheckpoint& found) {
   ParameterStore& parameters = parts.trainer.parameters();
   if (parameters.shard().size == 1) return;
-  const fs::path path = found.dir / "optim.safetensors";
-  std::optional<engine::SafetensorsFile> file;
-  if (parts.is_first_rank()) file = engine::SafetensorsFile::Open(path);
-  ScatterMoments(*parts.ranks, parameters, file ? &*file : nullptr, path.string());
+  std::optional<TensorFiles> files;
+  if (parts.is_first_rank()) files = TensorFiles::Open(found.dir, "optim");
+  ScatterMoments(*parts.ranks, parameters, files ? &*files : nullptr, found.dir.string());
 }
 
 }  // namespace
@@ -253,10 +268,17 @@ void ScatterIfSharded(RunParts& parts, const FoundCheckpoint& found) {
 RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
   const std::string source = (found.dir / "train_state.json").string();
   std::string text;
-  if (parts.is_first_rank()) text = ReadCheckpoint(parts, found, source, warn);
-  if (parts.ranks != nullptr) {
+  const bool shares_weights = parts.trainer.parameters().shares_weights();
+  if (parts.is_first_rank()) {
+    text = engine::ReadWholeFile(source, kMaxStateBytes);
+    CheckSameRun(parts, found, engine::ParseUntrustedJson(text, source), source, warn);
+    if (!shares_weights) ReadTensors(parts, found);
+  }
+  if (parts.ranks != nullptr) text = parts.ranks->BroadcastText(text, 0);
+  if (shares_weights) {
+    ReadSharedTensors(parts, found);
+  } else if (parts.ranks != nullptr) {
     // The first rank's disk may be its own.
-    text = parts.ranks->BroadcastText(text, 0);
     parts.trainer.parameters().VisitState(
         [&](std::span<std::byte> bytes) { parts.ranks->Broadcast(bytes, 0); });
     ScatterIfSharded(parts, found);

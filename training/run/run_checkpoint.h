@@ -25,6 +25,8 @@ struct RunProgress {
 
 using WarnFunction = std::function<void(const std::string&)>;
 
+// The parts of a checkpoint beside its tensors.
+CheckpointContents TextsOf(const RunParts& parts, const RunProgress& progress);
 // The run's present state. The tensors borrow `bytes` and the parameters.
 // `moments`: those that ranks share (GatherMoments), which the contents borrow.
 CheckpointContents ContentsOf(const RunParts& parts, const RunProgress& progress,

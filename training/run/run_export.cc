@@ -1,9 +1,11 @@
 #include "training/run/run_export.h"
 
+#include "engine/io/atomic_write.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "training/lora/lora.h"
 #include "training/run/sample.h"
+#include "training/run/shared_files.h"
 
 namespace tandem::training {
 
@@ -24,15 +26,37 @@ std::map<std::string, std::string> AdapterMetadata(const RunParts& parts) {
   return engine::LoraMetadata(base.content_hash(), base.dtype(), base.weights_type());
 }
 
-fs::path ExportRun(const RunParts& parts, const fs::path& dir) {
-  return parts.trainer.base() ? ExportAdapter(AdapterConfig(parts), AdapterMetadata(parts),
-                                              parts.trainer.parameters(), dir)
-                              : ExportModel(parts.files, parts.trainer.parameters(), dir);
+namespace {
+
+void ExportTogether(const RunParts& parts, const fs::path& dir) {
+  SharedFiles files(parts, false);
+  files.WriteAll([&](const SharedFiles::Write& write) {
+    const auto fill = [&](const fs::path& to) {
+      write(to);
+      for (const auto& [name, text] : files.texts()) engine::WriteFileAtomically(to / name, text);
+    };
+    parts.is_adapter() ? ExportAdapter(AdapterConfig(parts), fill, dir)
+                       : ExportModel(parts.files, fill, dir);
+  });
 }
 
-fs::path ExportRun(const RunParts& parts, const fs::path& weights, const fs::path& dir) {
-  return parts.is_adapter() ? ExportAdapter(AdapterConfig(parts), weights, dir)
-                            : ExportModel(parts.files, weights, dir);
+}  // namespace
+
+void ExportRun(const RunParts& parts, const fs::path& dir) {
+  if (WritesTogether(parts)) return ExportTogether(parts, dir);
+  if (!parts.is_first_rank()) return;
+  parts.is_adapter()
+      ? ExportAdapter(AdapterConfig(parts), AdapterMetadata(parts), parts.trainer.parameters(), dir)
+      : ExportModel(parts.files, parts.trainer.parameters(), dir);
+}
+
+void ExportRun(const RunParts& parts, const fs::path& from, const fs::path& dir) {
+  parts.is_adapter() ? ExportAdapter(AdapterConfig(parts), from, dir)
+                     : ExportModel(parts.files, from, dir);
+}
+
+bool HasWeights(const RunParts& parts, const fs::path& dir) {
+  return fs::exists(dir / WeightsFile(parts)) || fs::exists(dir / "model.safetensors.index.json");
 }
 
 engine::MergeReport ExportMerged(RunParts& parts, const fs::path& cache_dir,
@@ -46,6 +70,7 @@ engine::MergeReport ExportMerged(RunParts& parts, const fs::path& cache_dir,
 void WriteSamples(RunParts& parts, const fs::path& dir,
                   const std::function<void(const std::string&)>& report) {
   ExportRun(parts, dir);
+  if (!parts.is_first_rank()) return;
   engine::LoadOptions load;
   load.dtype = parts.spec.compute;
   const auto model = parts.trainer.base()

@@ -263,7 +263,7 @@ bool PrepareReference(const ReferenceJob& job) {
     job.warn("the reference is computed again, with the weights of the spec");
   }
   const bool must_compute = !stored || (job.validation && !stored_eval);
-  if (must_compute) {
+  if (must_compute && !job.has_weights) {
     InitialWeights(job.parts);
     job.parts.trainer.MastersChanged();
   }

@@ -20,6 +20,7 @@ struct ReferenceJob {
   std::filesystem::path dir;            // of the run
   std::filesystem::path cache_dir;      // of hashes; may be empty
   bool resumes = false;                 // trained weights will be restored later
+  bool has_weights = false;             // the parameters hold the initial weights already
   std::stop_token stop;
   std::function<void(const std::string&)> report;
   std::function<void(const std::string&)> warn;

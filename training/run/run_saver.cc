@@ -1,7 +1,11 @@
 #include "training/run/run_saver.h"
 
+#include <cstdio>
+#include <random>
 #include <utility>
 
+#include "engine/io/atomic_write.h"
+#include "training/run/shared_files.h"
 #include "training/step/moment_shards.h"
 
 namespace tandem::training {
@@ -14,9 +18,27 @@ RunSaver::RunSaver(RunParts& parts, const fs::path& dir, Reports reports)
   store_.emplace(dir, parts.spec.checkpoint.keep);
   if (parts.spec.checkpoint.keep_parameters) {
     store_->KeepParameters(dir.parent_path() / "parameters",
-                           {"optim.safetensors", "train_state.json"});
+                           {"optim.safetensors", "optim-", "train_state.json"});
   }
   writer_.emplace(*store_);
+  if (!parts.spec.checkpoint.local_dir.empty()) OpenLocalStore(dir);
+}
+
+// The local directory outlives the run's own one, which someone may delete to begin anew. A random
+// word in both ties them together.
+void RunSaver::OpenLocalStore(const fs::path& dir) {
+  const fs::path file = dir / "local-checkpoints";
+  std::string word;
+  if (fs::exists(file)) word = engine::ReadWholeFile(file, 64);
+  if (word.size() != 16 || word.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    std::random_device random;
+    char text[17];
+    std::snprintf(text, sizeof text, "%08x%08x", random(), random());
+    word = text;
+    engine::WriteFileAtomically(file, word);
+  }
+  const CheckpointSection& spec = parts_.spec.checkpoint;
+  local_.emplace(spec.local_dir / (parts_.spec.run_dir().filename().string() + "-" + word), 1);
 }
 
 std::optional<FoundCheckpoint> RunSaver::Begin() {
@@ -46,6 +68,7 @@ std::optional<FoundCheckpoint> RunSaver::BeginHere() {
     if (unusable.empty()) return std::nullopt;
     if (parts_.spec.checkpoint.on_unreadable == OnUnreadable::kError) ThrowUnusable(unusable);
   }
+  if (local_) local_->Clear(INT64_MAX);
   if (const fs::path aside = store_->SetAside(); !aside.empty()) {
     reports_.warn("checkpoints of an earlier run are now in " + aside.string());
   }
@@ -64,14 +87,21 @@ void RunSaver::ThrowUnusable(const std::vector<std::string>& unusable) const {
 
 std::optional<FoundCheckpoint> RunSaver::FindHere(std::vector<std::string>* unusable) {
   Take(Wait::kYes);
-  return store_->FindNewest([&](const std::string& what) {
+  const auto warn = [&](const std::string& what) {
     if (unusable != nullptr) unusable->push_back(what);
     reports_.warn(what);
-  });
+  };
+  auto found = store_->FindNewest(warn);
+  if (!local_) return found;
+  auto near = local_->FindNewest(reports_.warn);
+  return near && (!found || near->step > found->step) ? near : found;
 }
 
 void RunSaver::Saved(const fs::path& checkpoint) {
   newest_ = checkpoint;
+  if (local_ && checkpoint.parent_path() == store_->dir()) {
+    local_->Clear(std::stoll(checkpoint.filename().string()));  // of no use any more
+  }
   reports_.saved(checkpoint);
 }
 
@@ -85,7 +115,34 @@ void RunSaver::Take(Wait wait) {
   });
 }
 
+void RunSaver::SaveTogether(const RunProgress& progress, CheckpointStore* store) {
+  Take(Wait::kYes);
+  SharedFiles files(parts_, true);
+  Guarded(reports_.warn, "saving a checkpoint", [&] {
+    files.WriteAll([&](const SharedFiles::Write& write) {
+      CheckpointContents contents = TextsOf(parts_, progress);
+      contents.texts.merge(files.texts());
+      Saved(store->Save(contents, write));
+    });
+  });
+}
+
+void RunSaver::SaveLocally(const RunProgress& progress) {
+  if (WritesTogether(parts_)) return SaveTogether(progress, local_ ? &*local_ : nullptr);
+  GatheredMoments moments;
+  if (parts_.trainer.parameters().shard().size > 1) {
+    moments = GatherMoments(*parts_.ranks, parts_.trainer.parameters());
+  }
+  if (!local_) return;
+  Take(Wait::kYes);
+  Guarded(reports_.warn, "saving a local checkpoint", [&] {
+    std::vector<std::vector<std::byte>> bytes;
+    Saved(local_->Save(ContentsOf(parts_, progress, moments.tensors, &bytes)));
+  });
+}
+
 void RunSaver::Save(const RunProgress& progress, Wait wait) {
+  if (WritesTogether(parts_)) return SaveTogether(progress, store_ ? &*store_ : nullptr);
   GatheredMoments moments;
   if (parts_.trainer.parameters().shard().size > 1) {
     moments = GatherMoments(*parts_.ranks, parts_.trainer.parameters());

@@ -45,6 +45,8 @@ class RunSaver {
 
   // Waits for the save in flight, then saves. Without memory for a copy it waits for this save too.
   void Save(const RunProgress& progress, Wait wait);
+  // Saves to checkpoint.local_directory, while the run waits.
+  void SaveLocally(const RunProgress& progress);
   // Reports the outcome of the save in flight once it is done. Wait::kYes waits for it.
   void Take(Wait wait);
 
@@ -57,12 +59,16 @@ class RunSaver {
   // All ranks get the first rank's.
   std::optional<FoundCheckpoint> Shared(std::optional<FoundCheckpoint> found);
   [[noreturn]] void ThrowUnusable(const std::vector<std::string>& unusable) const;
+  // All ranks write. `store` is null except on the first rank.
+  void SaveTogether(const RunProgress& progress, CheckpointStore* store);
+  void OpenLocalStore(const std::filesystem::path& dir);
   void Saved(const std::filesystem::path& checkpoint);
 
   RunParts& parts_;
   const Reports reports_;
   std::optional<CheckpointStore> store_;  // only on the first rank: the others cannot write
   std::optional<CheckpointWriter> writer_;
+  std::optional<CheckpointStore> local_;  // likewise; absent without checkpoint.local_directory
   std::filesystem::path newest_;
 };
 

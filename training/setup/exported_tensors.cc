@@ -1,5 +1,6 @@
 #include "training/setup/exported_tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/model/find_weight.h"
@@ -27,36 +28,54 @@ void PlaceMember(const engine::WeightSpec& spec, const engine::StoredPart& part,
 
 }  // namespace
 
-std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,
-                                                 std::vector<std::vector<std::byte>>* bytes) {
+int64_t SharedFileBytes(int64_t all, int64_t writers, int64_t most) {
+  if (all <= most) return all;
+  const int64_t rounds = (all / most + writers) / writers;
+  return std::max<int64_t>(1, all / (rounds * writers));
+}
+
+std::vector<ExportedTensor> ListExported(const ParameterStore& parameters) {
   const std::vector<engine::WeightSpec>& specs = parameters.specs();
-  const size_t width = engine::DTypeBytes(parameters.dtype());
   const auto stacked = engine::StackedTensorsOf(specs, true);
-  std::vector<engine::NamedTensor> tensors;
-  bytes->clear();
-  bytes->reserve(specs.size() + stacked.size());
   std::vector<bool> is_member(specs.size(), false);
   for (const auto& [name, tensor] : stacked) {
     for (const engine::StackedTensor::Member& member : tensor.members) {
       is_member[member.spec] = true;
     }
   }
+  std::vector<ExportedTensor> list;
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (is_member[i]) continue;
-    bytes->push_back(parameters.ExportSource(i));
-    tensors.push_back(
-        {specs[i].name, {bytes->back().data(), parameters.dtype(), specs[i].source_shape}});
+    if (!is_member[i]) list.push_back({specs[i].name, specs[i].source_shape, {{i, {}}}, false});
   }
   for (const auto& [name, tensor] : stacked) {
-    engine::ConstTensorView view{nullptr, parameters.dtype(), tensor.shape};
-    std::vector<std::byte>& whole =
-        bytes->emplace_back(static_cast<size_t>(view.elements()) * width);
-    for (const engine::StackedTensor::Member& member : tensor.members) {
-      PlaceMember(specs[member.spec], member.part, tensor.shape, width,
-                  parameters.ExportSource(member.spec), &whole);
-    }
-    view.data = whole.data();
-    tensors.push_back({name, view});
+    list.push_back({name, tensor.shape, tensor.members, true});
+  }
+  return list;
+}
+
+std::vector<std::byte> BytesOf(const ParameterStore& parameters, const ExportedTensor& tensor,
+                               const std::function<std::vector<std::byte>(size_t weight)>& source) {
+  if (!tensor.is_stacked) return source(tensor.members.front().spec);
+  const size_t width = engine::DTypeBytes(parameters.dtype());
+  const engine::ConstTensorView view{nullptr, parameters.dtype(), tensor.shape};
+  std::vector<std::byte> whole(static_cast<size_t>(view.elements()) * width);
+  for (const engine::StackedTensor::Member& member : tensor.members) {
+    PlaceMember(parameters.specs()[member.spec], member.part, tensor.shape, width,
+                source(member.spec), &whole);
+  }
+  return whole;
+}
+
+std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameters,
+                                                 std::vector<std::vector<std::byte>>* bytes) {
+  const std::vector<ExportedTensor> list = ListExported(parameters);
+  std::vector<engine::NamedTensor> tensors;
+  bytes->clear();
+  bytes->reserve(list.size());
+  for (const ExportedTensor& tensor : list) {
+    bytes->push_back(
+        BytesOf(parameters, tensor, [&](size_t i) { return parameters.ExportSource(i); }));
+    tensors.push_back({tensor.name, {bytes->back().data(), parameters.dtype(), tensor.shape}});
   }
   return tensors;
 }

@@ -7,9 +7,11 @@
 #include "training/lora/lora.h"
 #include "training/ops/cross_entropy.h"
 #include "training/optim/update_rules.h"
+#include "training/setup/exported_tensors.h"
 #include "training/setup/lora_base.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
+#include "training/step/unit_schedule.h"
 
 namespace tandem::training {
 namespace {
@@ -72,6 +74,9 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
     const int64_t ranks = spec.step_shape->ranks;
     moments = (moments + ranks - 1) / ranks;
   }
+  const int64_t fsdp = spec.step_shape ? spec.step_shape->fsdp : 1;
+  const auto part = [fsdp](int64_t bytes) { return (bytes + fsdp - 1) / fsdp; };
+  for (int64_t* bytes : {&masters, &panels, &gradients, &moments, &average}) *bytes = part(*bytes);
   // The tree of world_invariant keeps one gradient per level.
   if (spec.parallel.world_invariant > 1) {
     gradients *= std::bit_width(static_cast<uint64_t>(spec.parallel.world_invariant));
@@ -82,14 +87,30 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
       classes.end(),
       {{"masters", masters}, {"weights", panels}, {"gradients", gradients}, {"moments", moments}});
   if (average > 0) classes.push_back({"average", average});
+  if (fsdp > 1) {
+    const UnitNeeds units = UnitNeedsOf(owned.specs, owned.trained, spec.compute);
+    classes.push_back({"gathered", units.bytes() - part(units.bytes())});
+  }
   return classes;
 }
 
-// Bytes of the export that a checkpoint writes.
+// Bytes of the export that a checkpoint writes. Ranks that write together hold a file at a time, of
+// weights or of moments.
 int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
-  int64_t elements = 0;
-  for (const WeightSpec& weight : owned.specs) elements += weight.n * weight.k;
-  return elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
+  int64_t bytes = 0;
+  int64_t moments = 0;
+  for (size_t i = 0; i < owned.specs.size(); ++i) {
+    const int64_t elements = owned.specs[i].n * owned.specs[i].k;
+    bytes += elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
+    if (!owned.trained[i]) continue;
+    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(owned.specs[i])), elements);
+  }
+  const int64_t ranks = spec.step_shape ? spec.step_shape->ranks : 1;
+  if (ranks == 1 || (!spec.checkpoint.sharded && spec.step_shape->fsdp == 1)) return bytes;
+  const auto file = [&](int64_t all) {
+    return SharedFileBytes(all, ranks, spec.checkpoint.shard_bytes);
+  };
+  return std::max(file(bytes), file(moments));
 }
 
 // Bytes that the update of the largest matrix takes beside the state.

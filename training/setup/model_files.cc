@@ -222,17 +222,27 @@ void WriteText(const fs::path& path, const std::string& text) {
 
 // Publishes a directory of texts and weights, replacing an older one. `write` writes the weights to
 // the path it receives.
-fs::path Publish(const std::map<std::string, std::string>& texts, const char* weights_name,
-                 const fs::path& dir, const std::function<void(const fs::path& weights)>& write) {
+fs::path Publish(const std::map<std::string, std::string>& texts, const fs::path& dir,
+                 const WriteWeightFiles& write) {
   MakeDirectories(dir.parent_path());
   engine::PublishDirectory(
       dir,
       [&](const fs::path& temporary) {
-        write(temporary / weights_name);
+        write(temporary);
         for (const auto& [name, text] : texts) WriteText(temporary / name, text);
       },
       engine::IfThere::kReplace);
   return dir;
+}
+
+// Copies the files of weights, one or several with an index.
+void CopyWeights(const fs::path& from, const fs::path& to) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json")) {
+      fs::copy_file(entry.path(), to / name);
+    }
+  }
 }
 
 constexpr const char* kModelWeights = "model.safetensors";
@@ -294,26 +304,35 @@ std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* 
 
 fs::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                      const fs::path& dir) {
-  return Publish(files.texts, kModelWeights, dir, [&](const fs::path& weights) {
-    WriteWeights(parameters, {{"format", "pt"}}, weights);
+  return Publish(files.texts, dir, [&](const fs::path& to) {
+    WriteWeights(parameters, {{"format", "pt"}}, to / kModelWeights);
   });
 }
 
-fs::path ExportModel(const ModelFiles& files, const fs::path& weights, const fs::path& dir) {
-  return Publish(files.texts, kModelWeights, dir,
-                 [&](const fs::path& model) { fs::copy_file(weights, model); });
+fs::path ExportModel(const ModelFiles& files, const fs::path& from, const fs::path& dir) {
+  return Publish(files.texts, dir, [&](const fs::path& to) { CopyWeights(from, to); });
+}
+
+fs::path ExportModel(const ModelFiles& files, const WriteWeightFiles& write, const fs::path& dir) {
+  return Publish(files.texts, dir, write);
 }
 
 fs::path ExportAdapter(const std::string& config,
                        const std::map<std::string, std::string>& metadata,
                        const ParameterStore& parameters, const fs::path& dir) {
-  return Publish({{"adapter_config.json", config}}, kAdapterWeights, dir,
-                 [&](const fs::path& weights) { WriteWeights(parameters, metadata, weights); });
+  return ExportAdapter(
+      config, [&](const fs::path& to) { WriteWeights(parameters, metadata, to / kAdapterWeights); },
+      dir);
 }
 
-fs::path ExportAdapter(const std::string& config, const fs::path& weights, const fs::path& dir) {
-  return Publish({{"adapter_config.json", config}}, kAdapterWeights, dir,
-                 [&](const fs::path& adapter) { fs::copy_file(weights, adapter); });
+fs::path ExportAdapter(const std::string& config, const fs::path& from, const fs::path& dir) {
+  return ExportAdapter(
+      config, [&](const fs::path& to) { CopyWeights(from, to); }, dir);
+}
+
+fs::path ExportAdapter(const std::string& config, const WriteWeightFiles& write,
+                       const fs::path& dir) {
+  return Publish({{"adapter_config.json", config}}, dir, write);
 }
 
 }  // namespace tandem::training

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,8 +42,12 @@ std::vector<TokenId> AddEndTokens(const std::vector<TokenId>& ends, ModelFiles* 
 // one. Returns `dir`.
 std::filesystem::path ExportModel(const ModelFiles& files, const ParameterStore& parameters,
                                   const std::filesystem::path& dir);
-// Uses the weights of an earlier export.
-std::filesystem::path ExportModel(const ModelFiles& files, const std::filesystem::path& weights,
+// Uses the weights of an earlier export, a directory.
+std::filesystem::path ExportModel(const ModelFiles& files, const std::filesystem::path& from,
+                                  const std::filesystem::path& dir);
+// Writes the files of weights to an unpublished directory.
+using WriteWeightFiles = std::function<void(const std::filesystem::path& directory)>;
+std::filesystem::path ExportModel(const ModelFiles& files, const WriteWeightFiles& write,
                                   const std::filesystem::path& dir);
 
 // Publishes a PEFT directory the same way. `config` is the text of adapter_config.json; `metadata`
@@ -51,7 +56,9 @@ std::filesystem::path ExportAdapter(const std::string& config,
                                     const std::map<std::string, std::string>& metadata,
                                     const ParameterStore& parameters,
                                     const std::filesystem::path& dir);
-std::filesystem::path ExportAdapter(const std::string& config, const std::filesystem::path& weights,
+std::filesystem::path ExportAdapter(const std::string& config, const std::filesystem::path& from,
+                                    const std::filesystem::path& dir);
+std::filesystem::path ExportAdapter(const std::string& config, const WriteWeightFiles& write,
                                     const std::filesystem::path& dir);
 
 }  // namespace tandem::training

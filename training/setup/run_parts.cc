@@ -103,6 +103,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.overlap = spec.parallel.overlap;
   options.bucket_bytes = spec.parallel.bucket_bytes;
   options.shard_moments = spec.parallel.shard_optimizer;
+  options.fsdp = spec.step_shape ? spec.step_shape->fsdp : 1;
   options.tree_sums = spec.parallel.world_invariant > 0;
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   return options;
@@ -154,11 +155,16 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context, Collective
 
 bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
   const auto own = static_cast<int64_t>(batches.size());
-  const int64_t first = parts.ranks == nullptr ? 0 : parts.ranks->rank() * own;
+  const int64_t rank = parts.ranks == nullptr ? 0 : parts.ranks->rank();
+  // Ranks that share parameters sum each micro-batch at once: theirs are neighbours, so that these
+  // sums are the lower levels of the tree of world_invariant.
+  const int64_t fsdp = parts.spec.step_shape ? parts.spec.step_shape->fsdp : 1;
+  const int64_t first = rank / fsdp * fsdp * own + rank % fsdp;
   bool any = false;
   for (int64_t b = 0; b < parts.spec.batches_per_step(); ++b) {
-    MicroBatch* batch =
-        b >= first && b < first + own ? &batches[static_cast<size_t>(b - first)] : nullptr;
+    const int64_t i = (b - first) / fsdp;
+    const bool is_own = b >= first && (b - first) % fsdp == 0 && i < own;
+    MicroBatch* batch = is_own ? &batches[static_cast<size_t>(i)] : nullptr;
     if (batch != nullptr) batch->Clear();
     for (int64_t r = 0; r < parts.spec.rows_per_batch(); ++r) {
       PackedRow row;

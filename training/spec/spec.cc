@@ -338,6 +338,9 @@ class SpecReader {
     if (optimizer.kind == OptimizerKind::kLion && !spec.origins.contains("train.optimizer.b2")) {
       optimizer.b2 = 0.99;
     }
+    if (spec.checkpoint.local_dir.empty() != (spec.checkpoint.local_period == 0)) {
+      Fault("checkpoint.local_period: needs checkpoint.local_directory, and the other way round");
+    }
     if (spec.checkpoint.export_average && optimizer.ema_decay == 0) {
       Fault("checkpoint.export_ema: needs train.optimizer.ema_decay above 0");
     }

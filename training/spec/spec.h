@@ -158,6 +158,12 @@ struct CheckpointSection {
   OnChangedData on_changed_data = OnChangedData::kError;
   OnUnreadable on_unreadable = OnUnreadable::kError;
   bool async = true;  // training continues while a checkpoint is written
+  // A second place, such as a RAM disk, and the steps between checkpoints there. Empty: none.
+  std::filesystem::path local_dir;
+  int64_t local_period = 0;
+  // Every rank writes some tensors; always so when ranks share the parameters.
+  bool sharded = false;
+  int64_t shard_bytes = int64_t{256} << 20;  // most bytes of tensors in a file of a sharded one
   bool export_model = true;
   bool export_average = false;  // the moving average of the weights, to ema/, at the end
   bool export_best = true;      // the best evaluation's weights, to best/
@@ -200,6 +206,7 @@ struct StepShape {
   int64_t rows_per_batch = 0;
   int64_t batches = 0;
   int64_t ranks = 1;
+  int64_t fsdp = 1;  // of these, ranks that share the parameters
 };
 
 struct ResourceSection {
@@ -251,7 +258,7 @@ struct TrainSpec {
 // Divides the rows of a step (per_device_batch_size times gradient_accumulation_steps, whatever the
 // number of ranks) into micro-batches of equal size, of which each of `ranks` gets the same number.
 // Throws kInvalidArgument naming the keys when that is impossible.
-StepShape SplitStep(const TrainSpec& spec, int64_t ranks);
+StepShape SplitStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp = 1);
 
 // Reads a spec (YAML or JSON) and applies the `key=value` overrides on top. Keys are dotted
 // ("train.learning_rate") or MaxText's flat names ("learning_rate"). `${VAR}` and `${VAR:-default}`

@@ -52,6 +52,18 @@ std::vector<SpecKey> CheckpointKeys() {
      "aside and restart at step 0"},
     {{"checkpoint.async", "async_checkpointing"}, Bool(FIELD(checkpoint.async)),
      "write checkpoints during training, from a copy of weights and moments"},
+    {{"checkpoint.local_directory", "local_checkpoint_directory"},
+     Path(FIELD(checkpoint.local_dir)),
+     "second place of checkpoints, such as a RAM disk: the newest of both places is restored. "
+     "Storage gets those of `checkpoint.period` and the last one"},
+    {{"checkpoint.local_period", "local_checkpoint_period"},
+     Integer(FIELD(checkpoint.local_period), 0, kBig),
+     "steps between checkpoints in `checkpoint.local_directory`"},
+    {{"checkpoint.sharded"}, Bool(FIELD(checkpoint.sharded)),
+     "every rank writes a part of each checkpoint, to a directory that all hosts share; always so "
+     "with `parallel.fsdp`. Training waits for such checkpoints"},
+    {{"checkpoint.shard_bytes"}, Integer(FIELD(checkpoint.shard_bytes), 1, 0x1p50),
+     "most bytes of tensors in one file of a checkpoint that ranks write together"},
     {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)),
      "write hf/ or adapter/ at the end"},
     {{"checkpoint.export_ema"}, Bool(FIELD(checkpoint.export_average)),

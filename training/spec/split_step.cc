@@ -13,16 +13,32 @@ namespace {
                   " rows (per_device_batch_size x gradient_accumulation_steps), " + why);
 }
 
+// Adafactor and Muon compute with whole matrices.
+void RefuseWholeMatrices(const TrainSpec& spec, const std::string& key) {
+  const OptimizerKind kind = spec.train.optimizer.kind;
+  if (kind != OptimizerKind::kAdafactor && kind != OptimizerKind::kMuon) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      key + ": adafactor and muon need whole matrices: use adamw, lion or sgd, or set it to " +
+          (key == "ici_fsdp_parallelism" ? "1" : "false"));
+}
+
+void CheckSharding(const TrainSpec& spec, int64_t ranks, int64_t fsdp) {
+  if (ranks > 1 && spec.parallel.shard_optimizer) {
+    RefuseWholeMatrices(spec, "parallel.shard_optimizer_over_data");
+  }
+  if (fsdp == 1) return;
+  RefuseWholeMatrices(spec, "ici_fsdp_parallelism");
+  if (!spec.parallel.shard_optimizer) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "parallel.shard_optimizer_over_data: ranks of the fsdp axis share the moments "
+              "already: set it to false, or ici_fsdp_parallelism to 1");
+}
+
 }  // namespace
 
-StepShape SplitStep(const TrainSpec& spec, int64_t ranks) {
-  const OptimizerKind kind = spec.train.optimizer.kind;
-  if (ranks > 1 && spec.parallel.shard_optimizer &&
-      (kind == OptimizerKind::kAdafactor || kind == OptimizerKind::kMuon)) {
-    throw Error(ErrorCode::kUnsupported,
-                "parallel.shard_optimizer_over_data: adafactor and muon need whole matrices: use "
-                "adamw, lion or sgd, or set it to false");
-  }
+StepShape SplitStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp) {
+  CheckSharding(spec, ranks, fsdp);
   const int64_t batch = spec.train.per_device_batch_size;
   const int64_t rows = batch * spec.train.gradient_accumulation_steps;
   const std::string ranks_text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
@@ -39,7 +55,7 @@ StepShape SplitStep(const TrainSpec& spec, int64_t ranks) {
                  "whose " + text + " parts cannot be shared equally by " + ranks_text +
                      ": run a power of two of at most " + text);
     }
-    return {rows / parts, parts, ranks};
+    return {rows / parts, parts, ranks, fsdp};
   }
   if (ranks == 1) return {batch, spec.train.gradient_accumulation_steps};
   if (rows % ranks != 0) {
@@ -48,7 +64,7 @@ StepShape SplitStep(const TrainSpec& spec, int64_t ranks) {
                    ": the product must be a multiple of " + std::to_string(ranks));
   }
   const int64_t size = std::gcd(rows / ranks, batch);
-  return {size, rows / size, ranks};
+  return {size, rows / size, ranks, fsdp};
 }
 
 }  // namespace tandem::training

@@ -16,6 +16,12 @@ struct GradientBucket {
   size_t ready = 0;  // backward steps after which no step adds to it
 };
 
+// By weight of `parameters`, which are the last ones of the program: backward steps after which its
+// gradient is final.
+std::vector<size_t> FinalSteps(const Program& program, size_t parameters);
+// The weights of the program that a node names: its own, then those of adapters.
+std::vector<int32_t> WeightsOf(const Node& node);
+
 // Cuts the flat gradient into buckets of at least `bytes` (the last one may have fewer), in the
 // order in which the backward pass completes them. The weights of `parameters` are the last ones of
 // the program. Depends on its arguments alone, so all ranks have the same buckets.

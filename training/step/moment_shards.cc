@@ -23,7 +23,34 @@ void Pass(Collectives& ranks, int root, const std::byte* from, std::byte* to, in
   }
 }
 
+// The whole tensor of a part in the files.
+const std::byte* FindIn(const TensorFiles& files, const ParameterStore::MomentPart& part,
+                        const std::string& source) {
+  const engine::ConstTensorView* theirs = files.Find(part.name);
+  if (theirs == nullptr || theirs->shape != part.shape || theirs->dtype != part.dtype) {
+    throw Error(ErrorCode::kDataLoss,
+                source + ": optimiser tensor " + part.name +
+                    " is missing or has the wrong shape; set train.optimizer (type, state, "
+                    "momentum, ema_decay) as at the start of the run");
+  }
+  return theirs->data;
+}
+
 }  // namespace
+
+void GatherParts(Collectives& ranks, int root, std::span<const std::byte> own,
+                 std::span<const int64_t> part_bytes, std::byte* to) {
+  const bool is_root = ranks.rank() == root;
+  for (size_t rank = 0; rank < part_bytes.size(); ++rank) {
+    const int64_t bytes = part_bytes[rank];
+    if (static_cast<int>(rank) != root) {
+      Pass(ranks, static_cast<int>(rank), own.data(), is_root ? to : nullptr, bytes);
+    } else if (is_root && bytes > 0) {
+      std::memcpy(to, own.data(), static_cast<size_t>(bytes));
+    }
+    if (is_root) to += bytes;
+  }
+}
 
 GatheredMoments GatherMoments(Collectives& ranks, ParameterStore& parameters) {
   GatheredMoments gathered;
@@ -36,33 +63,26 @@ GatheredMoments GatherMoments(Collectives& ranks, ParameterStore& parameters) {
       to = gathered.buffers.back().data();
       gathered.tensors.push_back({part.name, {to, part.dtype, part.shape}});
     }
-    for (int rank = 0; rank < ranks.size(); ++rank) {
-      const int64_t bytes = part.part_bytes[static_cast<size_t>(rank)];
-      if (rank == 0 && ranks.is_first() && bytes > 0) {
-        std::memcpy(to, part.own.data(), static_cast<size_t>(bytes));
-      } else if (rank > 0) {
-        Pass(ranks, rank, part.own.data(), to, bytes);
-      }
-      if (to != nullptr) to += bytes;
-    }
+    GatherParts(ranks, 0, part.own, part.part_bytes, to);
   }
   return gathered;
 }
 
-void ScatterMoments(Collectives& ranks, ParameterStore& parameters,
-                    const engine::SafetensorsFile* file, const std::string& source) {
+void RestoreMoments(ParameterStore& parameters, const TensorFiles& files,
+                    const std::string& source) {
+  const auto rank = static_cast<size_t>(parameters.shard().rank);
   for (const ParameterStore::MomentPart& part : parameters.MomentParts()) {
-    const std::byte* from = nullptr;
-    if (file != nullptr) {
-      const engine::ConstTensorView* theirs = file->Find(part.name);
-      if (theirs == nullptr || theirs->shape != part.shape || theirs->dtype != part.dtype) {
-        throw Error(ErrorCode::kDataLoss,
-                    source + ": optimiser tensor " + part.name +
-                        " is missing or has the wrong shape; set train.optimizer (type, state, "
-                        "momentum) as at the start of the run");
-      }
-      from = theirs->data;
-    }
+    const std::byte* from = FindIn(files, part, source);
+    const auto mine = part.part_bytes.begin() + static_cast<int64_t>(rank);
+    from += std::accumulate(part.part_bytes.begin(), mine, int64_t{0});
+    if (*mine > 0) std::memcpy(part.own.data(), from, static_cast<size_t>(*mine));
+  }
+}
+
+void ScatterMoments(Collectives& ranks, ParameterStore& parameters, const TensorFiles* files,
+                    const std::string& source) {
+  for (const ParameterStore::MomentPart& part : parameters.MomentParts()) {
+    const std::byte* from = files == nullptr ? nullptr : FindIn(*files, part, source);
     for (int rank = 0; rank < ranks.size(); ++rank) {
       const int64_t bytes = part.part_bytes[static_cast<size_t>(rank)];
       const bool is_mine = rank == ranks.rank();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include "engine/formats/safetensors/safetensors.h"
 #include "training/dist/collectives.h"
 #include "training/step/parameters.h"
+#include "training/step/tensor_files.h"
 
 namespace tandem::training {
 
@@ -16,13 +18,22 @@ struct GatheredMoments {
   std::vector<AlignedBuffer> buffers;
 };
 
+// Rank `root` gets all parts, in rank order, at `to`. Part k is that of rank k, of part_bytes[k]
+// bytes; `own` is this rank's, if it has one. All ranks call it.
+void GatherParts(Collectives& ranks, int root, std::span<const std::byte> own,
+                 std::span<const int64_t> part_bytes, std::byte* to);
+
 // Collects the ranks' parts, so that a checkpoint holds whole tensors and any number of ranks can
 // resume it. All ranks call it.
 GatheredMoments GatherMoments(Collectives& ranks, ParameterStore& parameters);
 
 // Gives each rank its part of the first rank's file; null on the other ranks. Throws kDataLoss on
 // the first rank naming a missing or misshapen tensor. All ranks call it.
-void ScatterMoments(Collectives& ranks, ParameterStore& parameters,
-                    const engine::SafetensorsFile* file, const std::string& source);
+void ScatterMoments(Collectives& ranks, ParameterStore& parameters, const TensorFiles* files,
+                    const std::string& source);
+
+// Copies this rank's part from files that it reads itself. Throws as ScatterMoments.
+void RestoreMoments(ParameterStore& parameters, const TensorFiles& files,
+                    const std::string& source);
 
 }  // namespace tandem::training

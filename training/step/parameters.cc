@@ -85,30 +85,18 @@ std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<Weigh
   return decays;
 }
 
-// Whether a weight belongs to a layer: its name has a number, as in "model.layers.3.mlp.up_proj".
-bool IsOfLayer(std::string_view name) {
-  for (size_t from = 0; from < name.size();) {
-    const size_t end = std::min(name.find('.', from), name.size());
-    const std::string_view part = name.substr(from, end - from);
-    if (!part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos)
-      return true;
-    from = end + 1;
-  }
-  return false;
-}
-
 }  // namespace
 
 TensorForm FormOf(const WeightSpec& spec) {
   return {.rows = spec.n,
           .columns = spec.k,
           .is_matrix = spec.kind == WeightKind::kMatrix,
-          .is_of_layer = IsOfLayer(spec.name)};
+          .is_of_layer = !LayerOf(spec.name).empty()};
 }
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
                                std::vector<bool> trained, const OptimizerSpec& optimizer,
-                               MomentShard shard)
+                               StateShard shard)
     : specs_(std::move(specs)),
       dtype_(dtype),
       trained_(std::move(trained)),
@@ -127,18 +115,26 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     return AlignedBuffer(bytes);
   };
   layouts_.resize(specs_.size());
+  MakeUnits();
   TakeGradients();
+  if (shares_weights()) ReserveWeights();
   for (size_t i = 0; i < specs_.size(); ++i) {
     const WeightSpec& spec = specs_[i];
     Parameter& p = parameters_[i];
-    const auto elements = static_cast<size_t>(p.elements);
+    const auto [begin, end] = OwnRange(i, shard_.rank);
+    const bool is_part = shares_weights() && trained_[i];
+    p.own_begin = is_part ? begin : 0;
+    p.own_elements = is_part ? end - begin : p.elements;
+    const auto elements = static_cast<size_t>(p.own_elements);
     p.master = take(elements * engine::DTypeBytes(dtype));
     if (split()) p.low = take(elements * sizeof(int16_t));
 
     engine::Weight& weight = weights_[i];
     weight.index = static_cast<int32_t>(i);
     weight.spec = &specs_[i];
-    if (spec.kind == WeightKind::kVector) {
+    if (is_part) {
+      // ReserveWeights has set the place of the panels, or of the vector.
+    } else if (spec.kind == WeightKind::kVector) {
       p.vector = take(elements * sizeof(float));
       weight.vector = p.vector.as<float>();
     } else {
@@ -150,7 +146,6 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     if (has_average()) p.ema = take(elements * sizeof(float));
     const TensorForm form = FormOf(spec);
     layouts_[i] = MomentsOf(optimizer, form);
-    const auto [begin, end] = OwnRange(i, shard_.rank);
     if (begin == end) continue;
     ParameterState state;
     state.elements = end - begin;
@@ -158,10 +153,10 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     state.columns = spec.k;
     state.orthogonalised = IsOrthogonalised(optimizer, form);
     if (split()) {
-      state.high = p.master.as<Bf16>() + begin;
-      state.low = p.low.as<int16_t>() + begin;
+      state.high = p.master.as<Bf16>() + (begin - p.own_begin);
+      state.low = p.low.as<int16_t>() + (begin - p.own_begin);
     } else {
-      state.master = p.master.as<float>() + begin;
+      state.master = p.master.as<float>() + (begin - p.own_begin);
     }
     TakeMoments(layouts_[i], &p, &state);
     state.gradient = gradients_[i] + begin;
@@ -174,18 +169,31 @@ void ParameterStore::TakeGradients() {
   const int64_t align = shard_.size > 1 ? kNormBlock : kGradientAlign;
   const auto rounded = [](int64_t n, int64_t to) { return (n + to - 1) / to * to; };
   int64_t end = 0;
-  for (size_t i = 0; i < specs_.size(); ++i) {
-    Parameter& p = parameters_[i];
-    p.elements = specs_[i].n * specs_[i].k;
-    p.gradient_begin = end;
-    if (!trained_[i]) continue;
-    end += rounded(p.elements, align);
-    bytes_ += p.elements * static_cast<int64_t>(sizeof(float));
+  for (Unit& unit : units_) {
+    unit.begin = end;
+    for (size_t i = unit.first; i < unit.last; ++i) {
+      Parameter& p = parameters_[i];
+      p.elements = specs_[i].n * specs_[i].k;
+      p.gradient_begin = end;
+      if (!trained_[i]) continue;
+      end += rounded(p.elements, align);
+      if (!shares_weights()) bytes_ += p.elements * static_cast<int64_t>(sizeof(float));
+    }
+    end = rounded(end, align * shard_.size);
+    unit.end = end;
   }
-  end = rounded(end, align * shard_.size);
-  gradient_ = AlignedBuffer(static_cast<size_t>(end) * sizeof(float));
+  flat_elements_ = end;
+  const int64_t bytes = end * static_cast<int64_t>(sizeof(float));
+  if (shares_weights()) {
+    bytes_ += bytes / shard_.size;
+    paged_gradient_ = PagedMemory(bytes);
+    flat_ = reinterpret_cast<float*>(paged_gradient_.data());
+  } else {
+    gradient_ = AlignedBuffer(static_cast<size_t>(bytes));
+    flat_ = gradient_.as<float>();
+  }
   for (size_t i = 0; i < specs_.size(); ++i) {
-    if (trained_[i]) gradients_[i] = gradient_.as<float>() + parameters_[i].gradient_begin;
+    if (trained_[i]) gradients_[i] = flat_ + parameters_[i].gradient_begin;
   }
 }
 
@@ -281,35 +289,46 @@ void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
 
 void ParameterStore::Repack(engine::OpsContext& ops) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const WeightSpec& spec = specs_[i];
-    Parameter& p = parameters_[i];
-    if (spec.kind == WeightKind::kVector) {
-      float* out = p.vector.as<float>();
-      for (int64_t e = 0; e < p.elements; ++e) {
-        const float stored =
-            split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
-        out[e] = stored + spec.offset;
-      }
-      continue;
-    }
-    const engine::ConstTensorView view{p.master.data(), dtype_, {spec.n, spec.k}};
-    engine::PackPanels(ops, view, SourceLayout::kOutIn, spec.n, spec.k, dtype_, p.panels.data());
+    if (shares_weights() && trained_[i]) continue;
+    RepackWeight(ops, i, parameters_[i].master.data());
   }
 }
 
+void ParameterStore::RepackWeight(engine::OpsContext& ops, size_t i, const std::byte* master) {
+  const WeightSpec& spec = specs_[i];
+  const engine::Weight& weight = weights_[i];
+  if (spec.kind == WeightKind::kVector) {
+    // The weight refers to this object's own memory, which is not const here.
+    auto* out = const_cast<float*>(weight.vector);
+    for (int64_t e = 0; e < parameters_[i].elements; ++e) {
+      const float stored = split() ? engine::Bf16ToFloat(reinterpret_cast<const Bf16*>(master)[e])
+                                   : reinterpret_cast<const float*>(master)[e];
+      out[e] = stored + spec.offset;
+    }
+    return;
+  }
+  const engine::ConstTensorView view{master, dtype_, {spec.n, spec.k}};
+  auto* out = const_cast<std::byte*>(static_cast<const std::byte*>(weight.panels.panels));
+  engine::PackPanels(ops, view, SourceLayout::kOutIn, spec.n, spec.k, dtype_, out);
+}
+
 void ParameterStore::ZeroGradients(engine::OpsContext& ops) {
-  const auto bytes = static_cast<int64_t>(gradient_.size());
-  ops.pool().ParallelFor((bytes + kZeroedAtOnce - 1) / kZeroedAtOnce, [&](int64_t i, int) {
-    const int64_t begin = i * kZeroedAtOnce;
-    std::memset(gradient_.data() + begin, 0,
-                static_cast<size_t>(std::min(kZeroedAtOnce, bytes - begin)));
-  });
+  for (const Unit& unit : units_) {
+    const std::span<float> part = shares_weights() ? OwnGradient(unit) : flat_gradient();
+    const auto bytes = static_cast<int64_t>(part.size_bytes());
+    auto* data = reinterpret_cast<std::byte*>(part.data());
+    ops.pool().ParallelFor((bytes + kZeroedAtOnce - 1) / kZeroedAtOnce, [&](int64_t i, int) {
+      const int64_t begin = i * kZeroedAtOnce;
+      std::memset(data + begin, 0, static_cast<size_t>(std::min(kZeroedAtOnce, bytes - begin)));
+    });
+  }
 }
 
 void ParameterStore::ResetAverage() {
   for (size_t i = 0; has_average() && i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     const std::vector<float> values = Master(i);
+    if (values.empty()) continue;
     std::memcpy(parameters_[i].ema.data(), values.data(), values.size() * sizeof(float));
   }
 }
@@ -322,8 +341,10 @@ void ParameterStore::UpdateAverage(engine::OpsContext& ops) {
     if (!trained_[i]) continue;
     Parameter& p = parameters_[i];
     float* ema = p.ema.as<float>();
-    ops.pool().ParallelFor(specs_[i].n, [&](int64_t row, int) {
-      for (int64_t e = row * specs_[i].k; e < (row + 1) * specs_[i].k; ++e) {
+    constexpr int64_t kAtOnce = 1 << 14;
+    ops.pool().ParallelFor((p.own_elements + kAtOnce - 1) / kAtOnce, [&](int64_t block, int) {
+      const int64_t end = std::min(p.own_elements, (block + 1) * kAtOnce);
+      for (int64_t e = block * kAtOnce; e < end; ++e) {
         const float value = split() ? JoinMaster(p.master.as<Bf16>()[e], p.low.as<int16_t>()[e])
                                     : p.master.as<float>()[e];
         ema[e] = decay * ema[e] + share * value;
@@ -337,19 +358,21 @@ void ParameterStore::SwapAverage() {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     const std::vector<float> values = Master(i);
+    if (values.empty()) continue;
     float* ema = parameters_[i].ema.as<float>();
-    SetMaster(i, {ema, values.size()});
+    SetOwnMaster(i, {ema, values.size()});
     std::memcpy(ema, values.data(), values.size() * sizeof(float));
   }
 }
 
 std::pair<int64_t, int64_t> ParameterStore::OwnRange(size_t i, int rank) const {
   const Parameter& p = parameters_[i];
-  if (shard_.size == 1) return {0, p.elements};
-  const int64_t part = shard_elements();
-  const int64_t begin = std::clamp<int64_t>(rank * part - p.gradient_begin, 0, p.elements);
-  const int64_t end = std::clamp<int64_t>((rank + 1) * part - p.gradient_begin, 0, p.elements);
-  return {begin, end};
+  if (shard_.size == 1 || !trained_[i]) return {0, p.elements};
+  const Unit& unit = units_[unit_of_[i]];
+  const int64_t part = unit.elements() / shard_.size;
+  const int64_t first = unit.begin + rank * part - p.gradient_begin;
+  return {std::clamp<int64_t>(first, 0, p.elements),
+          std::clamp<int64_t>(first + part, 0, p.elements)};
 }
 
 // Calls `visit` with each weight that has elements in [begin, end) of the flat order: its index,
@@ -409,15 +432,21 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     Parameter& p = parameters_[i];
+    const auto add_one = [&](const std::string& kind, DType dtype, AlignedBuffer& values) {
+      MomentPart part{
+          kind + "/" + specs_[i].name, dtype, {specs_[i].n, specs_[i].k}, values.span(), {}};
+      for (int rank = 0; rank < shard_.size; ++rank) {
+        const auto [begin, end] = OwnRange(i, rank);
+        part.part_bytes.push_back((end - begin) * static_cast<int64_t>(engine::DTypeBytes(dtype)));
+      }
+      parts.push_back(std::move(part));
+    };
     const auto add = [&](const std::string& moment, bool has, AlignedBuffer& values,
                          AlignedBuffer& scales) {
       if (!has) return;
       const bool coded = layouts_[i].coded;
-      MomentPart part{moment + "/" + specs_[i].name,
-                      coded ? DType::kU8 : DType::kF32,
-                      {specs_[i].n, specs_[i].k},
-                      values.span(),
-                      {}};
+      add_one(moment, coded ? DType::kU8 : DType::kF32, values);
+      if (!coded) return;
       MomentPart of_scales{moment + "_scales/" + specs_[i].name,
                            DType::kF32,
                            {MomentBlocks(p.elements)},
@@ -425,15 +454,16 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
                            {}};
       for (int rank = 0; rank < shard_.size; ++rank) {
         const auto [begin, end] = OwnRange(i, rank);
-        part.part_bytes.push_back((end - begin) * static_cast<int64_t>(coded ? 1 : sizeof(float)));
         of_scales.part_bytes.push_back(MomentBlocks(end - begin) *
                                        static_cast<int64_t>(sizeof(float)));
       }
-      parts.push_back(std::move(part));
-      if (coded) parts.push_back(std::move(of_scales));
+      parts.push_back(std::move(of_scales));
     };
     add("m", layouts_[i].first, p.m, p.m_scales);
     add("v", layouts_[i].second, p.v, p.v_scales);
+    if (!shares_weights()) continue;
+    if (split()) add_one("low", DType::kI16, p.low);
+    if (has_average()) add_one("ema", DType::kF32, p.ema);
   }
   return parts;
 }
@@ -444,6 +474,7 @@ std::pair<int64_t, int64_t> ParameterStore::FlatRange(size_t i) const {
 }
 
 void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>& visit) {
+  TANDEM_CHECK(!shares_weights());
   for (Parameter& p : parameters_) {
     const bool shared = shard_.size == 1;
     for (AlignedBuffer* buffer :
@@ -464,7 +495,7 @@ double ParameterStore::Norm() const {
   double sum = 0;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& p = parameters_[i];
-    for (int64_t e = 0; e < p.elements; ++e) {
+    for (int64_t e = 0; e < p.own_elements; ++e) {
       const double value =
           split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
       sum += value * value;
@@ -475,7 +506,7 @@ double ParameterStore::Norm() const {
 
 std::vector<float> ParameterStore::Master(size_t i) const {
   const Parameter& p = parameters_[i];
-  std::vector<float> values(static_cast<size_t>(p.elements));
+  std::vector<float> values(static_cast<size_t>(p.own_elements));
   for (size_t e = 0; e < values.size(); ++e) {
     values[e] = split() ? JoinMaster(p.master.as<Bf16>()[e], p.low.as<int16_t>()[e])
                         : p.master.as<float>()[e];
@@ -484,8 +515,14 @@ std::vector<float> ParameterStore::Master(size_t i) const {
 }
 
 void ParameterStore::SetMaster(size_t i, std::span<const float> values) {
-  Parameter& p = parameters_[i];
+  const Parameter& p = parameters_[i];
   TANDEM_CHECK(values.size() == static_cast<size_t>(p.elements));
+  SetOwnMaster(
+      i, values.subspan(static_cast<size_t>(p.own_begin), static_cast<size_t>(p.own_elements)));
+}
+
+void ParameterStore::SetOwnMaster(size_t i, std::span<const float> values) {
+  Parameter& p = parameters_[i];
   for (size_t e = 0; e < values.size(); ++e) {
     if (split()) {
       SplitMaster(values[e], &p.master.as<Bf16>()[e], &p.low.as<int16_t>()[e]);
@@ -495,15 +532,25 @@ void ParameterStore::SetMaster(size_t i, std::span<const float> values) {
   }
 }
 
+std::span<const std::byte> ParameterStore::MasterPart(size_t i) const {
+  const AlignedBuffer& master = parameters_[i].master;
+  return {master.data(), master.size()};
+}
+
 std::vector<std::byte> ParameterStore::ExportSource(size_t i) const {
+  return ExportSource(i, MasterPart(i));
+}
+
+std::vector<std::byte> ParameterStore::ExportSource(size_t i,
+                                                    std::span<const std::byte> master) const {
   const WeightSpec& spec = specs_[i];
-  const Parameter& p = parameters_[i];
   const size_t width = engine::DTypeBytes(dtype_);
-  std::vector<std::byte> out(p.master.size());
+  std::vector<std::byte> out(static_cast<size_t>(parameters_[i].elements) * width);
+  TANDEM_CHECK(master.size() == out.size());
   for (int64_t n = 0; n < spec.n; ++n) {
     for (int64_t k = 0; k < spec.k; ++k) {
       std::memcpy(out.data() + static_cast<size_t>(SourceIndex(spec, n, k)) * width,
-                  p.master.data() + static_cast<size_t>(n * spec.k + k) * width, width);
+                  master.data() + static_cast<size_t>(n * spec.k + k) * width, width);
     }
   }
   return out;
@@ -525,6 +572,7 @@ void ParameterStore::ImportSource(size_t i, const engine::ConstTensorView& tenso
 
 std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
   std::vector<engine::NamedTensor> tensors;
+  if (shares_weights()) return tensors;
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     const Parameter& p = parameters_[i];
@@ -555,10 +603,9 @@ std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
   return tensors;
 }
 
-void ParameterStore::RestoreOptimizer(const engine::SafetensorsFile& file,
-                                      const std::string& source) {
+void ParameterStore::RestoreOptimizer(const TensorFiles& files, const std::string& source) {
   for (const engine::NamedTensor& mine : OptimizerTensors()) {
-    const engine::ConstTensorView* theirs = file.Find(mine.name);
+    const engine::ConstTensorView* theirs = files.Find(mine.name);
     if (theirs == nullptr || theirs->shape != mine.view.shape || theirs->dtype != mine.view.dtype) {
       throw Error(ErrorCode::kDataLoss,
                   source + ": optimiser tensor " + mine.name +

@@ -14,6 +14,8 @@
 #include "engine/ops/ops_context.h"
 #include "training/optim/optimizer.h"
 #include "training/spec/fresh_init.h"
+#include "training/step/paged_memory.h"
+#include "training/step/tensor_files.h"
 
 namespace tandem::training {
 
@@ -22,14 +24,19 @@ namespace tandem::training {
 void RefuseBlocks(const engine::ModelDir& dir, const std::vector<engine::WeightSpec>& specs,
                   const std::string& why);
 
+// The name up to its first number, "model.layers.3"; empty for weights of no layer.
+std::string_view LayerOf(std::string_view name);
+
 // The weight as the optimiser sees it.
 TensorForm FormOf(const engine::WeightSpec& spec);
 
-// This rank's share of the moments when ranks divide them: an equal, consecutive part of the flat
-// gradient.
-struct MomentShard {
+// This rank's share of the state when ranks divide it: an equal, consecutive part of each unit of
+// the flat gradient.
+struct StateShard {
   int rank = 0;
   int size = 1;
+  // Whether ranks divide masters, gradients and weights too (FSDP), and not only moments (ZeRO-1).
+  bool of_weights = false;
 };
 
 // All weights of a model in training. Owned and used by the training thread. Holds:
@@ -37,13 +44,17 @@ struct MomentShard {
 //   bf16;
 // - f32 gradients and Adam's moments of the trained weights;
 // - panels and f32 vectors, which the program computes with. Repack rebuilds them from the masters.
+//
+// With a shard of the weights (shares_weights) a rank holds only its part of all these of trained
+// weights. Gradients and panels have room for the others' parts, which exist for as long as a unit
+// is in use (sharded_weights.h).
 class ParameterStore {
  public:
   // `trained` has one entry per weight; empty: all are trained. The optimiser decides which moments
   // exist.
   ParameterStore(std::vector<engine::WeightSpec> specs, engine::DType dtype,
                  std::vector<bool> trained, const OptimizerSpec& optimizer = {},
-                 MomentShard shard = {});
+                 StateShard shard = {});
 
   // Draws fresh weights, which depend only on the seed and each weight's name. Biases are 0. Norm
   // scales are 1 less the offset that the model adds to them. With kNormal all others are normal
@@ -57,17 +68,50 @@ class ParameterStore {
   // Loads one file by the weights' own names: an adapter.
   void LoadFrom(const engine::SafetensorsFile& file, const std::string& source);
 
-  // Rebuilds panels and vectors from the masters. Call it after every change of the masters.
+  // Rebuilds panels and vectors from the masters. Call it after every change of the masters. With
+  // shares_weights only those of frozen weights.
   void Repack(engine::OpsContext& ops);
   void ZeroGradients(engine::OpsContext& ops);
   // The gradients of all trained weights in one piece, with zeros between tensors. Begins at the
   // first weight.
-  std::span<float> flat_gradient() { return {gradient_.as<float>(), gradient_.size() / 4}; }
-  const MomentShard& shard() const { return shard_; }
+  std::span<float> flat_gradient() { return {flat_, static_cast<size_t>(flat_elements_)}; }
+  const StateShard& shard() const { return shard_; }
+  bool shares_weights() const { return shard_.of_weights && shard_.size > 1; }
   // Number of elements of each rank's part of the flat gradient.
-  int64_t shard_elements() const {
-    return static_cast<int64_t>(flat_gradient_size()) / shard_.size;
-  }
+  int64_t shard_elements() const { return flat_elements_ / shard_.size; }
+
+  // Consecutive weights whose parts ranks exchange together. With shares_weights those of a layer,
+  // and those between layers; otherwise one unit has all weights.
+  struct Unit {
+    size_t first = 0;  // weights [first, last)
+    size_t last = 0;
+    int64_t begin = 0;          // of the flat gradient
+    int64_t end = 0;            // equal to begin when nothing is trained
+    int64_t weights_begin = 0;  // bytes of the program's weights
+    int64_t weights_end = 0;
+
+    int64_t elements() const { return end - begin; }
+  };
+  const std::vector<Unit>& units() const { return units_; }
+  // This rank's part of a unit's gradient.
+  std::span<float> OwnGradient(const Unit& unit);
+  // The following need shares_weights.
+  std::span<float> GradientOf(const Unit& unit);
+  std::span<std::byte> WeightsOf(const Unit& unit);
+  // Zeroes the other ranks' parts and frees their memory. Any thread.
+  void DropGradientOf(const Unit& unit);
+  void DropWeightsOf(const Unit& unit);
+  // Bytes of a unit's masters as its panels need them: [rank][part] in the compute dtype.
+  int64_t MasterBytesOf(const Unit& unit) const;
+  // Writes this rank's part of them.
+  void PackMastersOf(const Unit& unit, std::span<std::byte> all) const;
+  // Rebuilds a unit's panels and vectors from all parts.
+  void RepackUnit(engine::OpsContext& ops, const Unit& unit, std::span<const std::byte> all);
+  // Sums of blocks (SquaredBlocks of states()) at the blocks' places in this rank's parts of all
+  // units, zero where a part has no block.
+  std::vector<double> InUnits(const std::vector<double>& blocks) const;
+  // The part of rank `rank` of weight i: its first element and the end.
+  std::pair<int64_t, int64_t> OwnRange(size_t i, int rank) const;
   // The f32 masters of elements [begin, begin + n) of the flat gradient's order, as raw bits. Zeros
   // between tensors.
   void PackMasters(int64_t begin, std::span<uint32_t> bits) const;
@@ -107,13 +151,18 @@ class ParameterStore {
   int64_t bytes() const { return bytes_; }
   double Norm() const;  // L2 norm of all masters
 
-  // Weight i as f32, [n, k].
+  // Weight i as f32, [n, k]. With shares_weights only this rank's part of it.
   std::vector<float> Master(size_t i) const;
+  // Takes the whole weight. With shares_weights keeps this rank's part.
   void SetMaster(size_t i, std::span<const float> values);
 
   // Weight i in the layout and shape of its source, for export. Its dtype is the compute dtype;
   // split masters export the high half without rounding again.
   std::vector<std::byte> ExportSource(size_t i) const;
+  // The same from the bytes of a whole master in the compute dtype, [n, k].
+  std::vector<std::byte> ExportSource(size_t i, std::span<const std::byte> master) const;
+  // This rank's part of a master in the compute dtype: with shares_weights OwnRange of it.
+  std::span<const std::byte> MasterPart(size_t i) const;
   void ImportSource(size_t i, const engine::ConstTensorView& tensor);
 
   // Tensors that a checkpoint stores in addition to ExportSource, row-major [n, k]. The views
@@ -122,17 +171,19 @@ class ParameterStore {
   //   "m_scales/<name>" and "v_scales/<name>".
   // - "low/<name>": the low halves of split masters.
   // - "ema/<name>": the moving average.
-  // With a shard, the moments are absent (MomentParts).
+  // With a shard, the moments are absent (MomentParts); with shares_weights all are.
   std::vector<engine::NamedTensor> OptimizerTensors() const;
   // Calls `visit` with the bytes of every buffer that training changes and all ranks share:
-  // masters, and without shards moments.
+  // masters, and without shards moments. Not with shares_weights.
   void VisitState(const std::function<void(std::span<std::byte>)>& visit);
   // Copies those tensors back. Throws kDataLoss naming a missing or misshapen tensor.
-  void RestoreOptimizer(const engine::SafetensorsFile& file, const std::string& source);
+  void RestoreOptimizer(const TensorFiles& files, const std::string& source);
 
  private:
   struct Parameter {
     int64_t elements = 0;
+    int64_t own_begin = 0;  // elements of which this rank has the master: all, or its part
+    int64_t own_elements = 0;
     AlignedBuffer master;  // f32, or the bf16 high half
     AlignedBuffer low;     // i16
     AlignedBuffer m, v;    // f32, or codes
@@ -143,12 +194,14 @@ class ParameterStore {
     AlignedBuffer vector;  // f32
   };
 
-  size_t flat_gradient_size() const { return gradient_.size() / sizeof(float); }
-  // Elements of weight i in the part of `rank`, relative to the weight.
-  std::pair<int64_t, int64_t> OwnRange(size_t i, int rank) const;
   template <class Visit>
   void VisitFlat(int64_t begin, int64_t end, const Visit& visit) const;
+  void MakeUnits();
   void TakeGradients();
+  // Reserves the program's weights of all units.
+  void ReserveWeights();
+  void RepackWeight(engine::OpsContext& ops, size_t i, const std::byte* master);
+  void SetOwnMaster(size_t i, std::span<const float> values);
   // Allocates the moments of state->elements elements.
   void TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state);
   void Load(size_t i, const engine::ConstTensorView* tensor, const std::string& source);
@@ -158,11 +211,17 @@ class ParameterStore {
   engine::DType dtype_;
   std::vector<bool> trained_;
   double ema_decay_;
-  MomentShard shard_;
+  StateShard shard_;
   std::vector<MomentLayout> layouts_;  // by weight
   std::vector<Parameter> parameters_;
   engine::Weights weights_;
-  AlignedBuffer gradient_;  // of all trained weights
+  std::vector<Unit> units_;
+  std::vector<size_t> unit_of_;  // by weight
+  AlignedBuffer gradient_;       // of all trained weights; empty with shares_weights
+  PagedMemory paged_gradient_;   // likewise, with shares_weights
+  PagedMemory paged_weights_;    // panels and vectors of trained weights, with shares_weights
+  float* flat_ = nullptr;
+  int64_t flat_elements_ = 0;
   std::vector<float*> gradients_;
   std::vector<ParameterState> states_;
   int64_t bytes_ = 0;

@@ -37,9 +37,24 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
 
 namespace {
 
-MomentShard ShardOf(const TrainerOptions& options) {
-  if (options.ranks == nullptr || !options.shard_moments) return {};
+StateShard ShardOf(const TrainerOptions& options) {
+  if (options.ranks == nullptr) return {};
+  if (options.fsdp > 1) {
+    TANDEM_CHECK(!options.shard_moments);
+    constexpr auto kGroup = Collectives::Group::kFsdp;
+    return {options.ranks->rank_in(kGroup), options.ranks->size_of(kGroup), true};
+  }
+  if (!options.shard_moments) return {};
   return {options.ranks->rank(), options.ranks->size()};
+}
+
+std::unique_ptr<ShardedWeights> ShardWeights(const TrainerOptions& options, const Program& program,
+                                             ParameterStore& parameters, Executor& executor) {
+  if (!parameters.shares_weights()) return nullptr;
+  auto sharded =
+      std::make_unique<ShardedWeights>(program, parameters, *options.ranks, options.overlap);
+  executor.set_observer(sharded.get());
+  return sharded;
 }
 
 }  // namespace
@@ -56,7 +71,8 @@ Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& co
                   ShardOf(options)),
       weights_(parameters_.weights()),
       executor_(
-          std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())) {}
+          std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())),
+      sharded_(ShardWeights(options_, program_, parameters_, *executor_)) {}
 
 Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
                  const TrainerOptions& options, engine::OpsContext& ops)
@@ -76,6 +92,17 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
   std::vector<float*> gradients(base_->weights().size(), nullptr);
   gradients.insert(gradients.end(), parameters_.gradients().begin(), parameters_.gradients().end());
   executor_ = std::make_unique<Executor>(program_, ops, ropes_, weights_, gradients);
+  sharded_ = ShardWeights(options_, program_, parameters_, *executor_);
+}
+
+void Trainer::MastersChanged() { sharded_ ? sharded_->Repack(ops_) : parameters_.Repack(ops_); }
+
+void Trainer::HoldWeights() {
+  if (sharded_) sharded_->Hold();
+}
+
+void Trainer::ReleaseWeights() {
+  if (sharded_) sharded_->Release();
 }
 
 namespace {
@@ -106,9 +133,10 @@ std::vector<double> FromAll(Collectives* ranks, std::vector<double> mine) {
   return ranks == nullptr ? mine : ranks->AllGather(mine);
 }
 
-// Calls `compute` for batches 0 … n - 1, each on one rank. Returns `width` numbers per batch.
+// Calls `compute` for batches 0 … n - 1, each on one rank. Returns `width` numbers per batch. With
+// `together` all ranks call it equally often, for the last batch again where none is left.
 template <class Compute>
-std::vector<double> ShareBatches(Collectives* ranks, size_t n, size_t width,
+std::vector<double> ShareBatches(Collectives* ranks, bool together, size_t n, size_t width,
                                  const Compute& compute) {
   const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());
   const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank());
@@ -118,6 +146,10 @@ std::vector<double> ShareBatches(Collectives* ranks, size_t n, size_t width,
   for (size_t i = rank; i < n; i += size) {
     compute(i, std::span(mine).subspan(i / size * width, width));
     task.Reach(static_cast<int64_t>(std::min(n, i + size)));
+  }
+  if (together && n > 0 && rank + (each - 1) * size >= n) {
+    std::vector<double> unused(width);
+    compute(n - 1, std::span(unused));
   }
   const std::vector<double> all = FromAll(ranks, std::move(mine));
   std::vector<double> in_order(n * width);
@@ -155,17 +187,8 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   // The mean loss divides by tokens, or by pairs, of all ranks: ranks may hold different numbers.
   const double terms = options_.dpo ? pairs : result.total_weights;
   const std::vector<double> mine_done = TrainOnAll(batches, static_cast<float>(1 / terms), rows);
-  if (options_.ranks != nullptr) {
-    const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
-    if (overlaps(batches.size())) {
-      options_.ranks->Wait();
-    } else if (is_sharded()) {
-      options_.ranks->ReduceScatter(parameters_.flat_gradient());
-    } else {
-      options_.ranks->AllReduce(parameters_.flat_gradient());
-    }
-  }
-  const std::vector<double> all = FromAll(options_.ranks, mine_done);
+  if (options_.ranks != nullptr) SumOverRanks(batches.size());
+  const std::vector<double> all = InRowOrder(FromAll(options_.ranks, mine_done), kBatchResults);
   double correct = 0;
   PreferenceFigures figures;
   for (size_t i = 0; i < all.size(); i += kBatchResults) {
@@ -188,13 +211,48 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   return result;
 }
 
+void Trainer::SumOverRanks(size_t n_batches) {
+  const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
+  if (sharded_) {
+    if (options_.tree_sums && n_batches > 1) sharded_->SumReplicas();
+  } else if (overlaps(n_batches)) {
+    options_.ranks->Wait();
+  } else if (is_sharded()) {
+    options_.ranks->ReduceScatter(parameters_.flat_gradient());
+  } else {
+    options_.ranks->AllReduce(parameters_.flat_gradient());
+  }
+}
+
+// Ranks that share parameters have neighbouring micro-batches (NextBatches of run_parts.h).
+std::vector<double> Trainer::InRowOrder(std::vector<double> by_rank, size_t width) const {
+  if (!sharded_) return by_rank;
+  const auto fsdp = static_cast<size_t>(parameters_.shard().size);
+  const auto ranks = static_cast<size_t>(options_.ranks->size());
+  const size_t own = by_rank.size() / width / ranks;
+  std::vector<double> in_order(by_rank.size());
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    for (size_t i = 0; i < own; ++i) {
+      const size_t to = (rank / fsdp * own + i) * fsdp + rank % fsdp;
+      std::copy_n(by_rank.begin() + static_cast<int64_t>((rank * own + i) * width), width,
+                  in_order.begin() + static_cast<int64_t>(to * width));
+    }
+  }
+  return in_order;
+}
+
 std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, float scale,
                                         double rows) {
   std::vector<double> results;
   for (size_t i = 0; i < batches.size(); ++i) {
     const double share = rows > 0 ? static_cast<double>(batches[i].rows_of_samples()) / rows : 0;
     PreferenceFigures figures;
-    const bool sums = i + 1 == batches.size() && overlaps(batches.size());
+    const bool is_last = i + 1 == batches.size();
+    const bool sums = is_last && overlaps(batches.size());
+    // In a tree of several leaves replicas add their subtrees only.
+    if (sharded_) {
+      sharded_->set_sums_replicas(is_last && (!options_.tree_sums || batches.size() == 1));
+    }
     const CrossEntropyResult one = sums ? TrainOnLast(batches[i], scale, share, &figures)
                                         : TrainOn(batches[i], scale, share, &figures);
     const auto routers = executor_->router_figures();
@@ -240,44 +298,57 @@ CrossEntropyResult Trainer::TrainOnLast(const MicroBatch& batch, float scale, do
 
 // A binary counter: the ones of `i` at its end are complete subtrees to the left of this leaf.
 void Trainer::AddToTree(int64_t i, int64_t n) {
-  const std::span<float> gradient = parameters_.flat_gradient();
+  // Calls work(gradient, place in the tree's buffers, elements) for all elements of this rank.
   const auto in_blocks = [&](const auto& work) {
     constexpr int64_t kBlock = 1 << 16;
-    const auto all = static_cast<int64_t>(gradient.size());
-    ops_.pool().ParallelFor((all + kBlock - 1) / kBlock, [&](int64_t block, int) {
-      const int64_t begin = block * kBlock;
-      work(begin, std::min(kBlock, all - begin));
-    });
+    int64_t place = 0;
+    for (const ParameterStore::Unit& unit : parameters_.units()) {
+      const std::span<float> part =
+          sharded_ ? parameters_.OwnGradient(unit) : parameters_.flat_gradient();
+      const auto all = static_cast<int64_t>(part.size());
+      ops_.pool().ParallelFor((all + kBlock - 1) / kBlock, [&](int64_t block, int) {
+        const int64_t begin = block * kBlock;
+        work(part.data() + begin, place + begin, std::min(kBlock, all - begin));
+      });
+      place += all;
+    }
   };
   size_t level = 0;
   for (; (i >> level & 1) != 0; ++level) {
     const float* left = tree_[level].as<float>();
-    in_blocks([&](int64_t begin, int64_t count) {
-      for (int64_t e = begin; e < begin + count; ++e) {
-        gradient[static_cast<size_t>(e)] += left[e];
-      }
+    in_blocks([&](float* gradient, int64_t place, int64_t count) {
+      for (int64_t e = 0; e < count; ++e) gradient[e] += left[place + e];
     });
   }
   if (i + 1 == n) return;
   if (tree_.size() <= level) tree_.resize(level + 1);
-  if (tree_[level].size() == 0) tree_[level] = AlignedBuffer(gradient.size_bytes());
-  in_blocks([&](int64_t begin, int64_t count) {
+  if (tree_[level].size() == 0) {
+    const int64_t own = sharded_ ? parameters_.shard_elements()
+                                 : static_cast<int64_t>(parameters_.flat_gradient().size());
+    tree_[level] = AlignedBuffer(static_cast<size_t>(own) * sizeof(float));
+  }
+  in_blocks([&](float* gradient, int64_t place, int64_t count) {
     const auto bytes = static_cast<size_t>(count) * sizeof(float);
-    std::memcpy(tree_[level].as<float>() + begin, gradient.data() + begin, bytes);
-    std::memset(gradient.data() + begin, 0, bytes);
+    std::memcpy(tree_[level].as<float>() + place, gradient, bytes);
+    std::memset(gradient, 0, bytes);
   });
 }
 
 CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale, double router_share,
                                     PreferenceFigures* figures) {
   const ProgramBatch view = batch.View(options_.dropout_seed);
-  if (!options_.dpo) return executor_->Train(view, scale, {}, router_share);
-  CrossEntropyResult result = executor_->Train(
-      view, scale,
-      [&](std::span<const float> token_logprobs, std::span<float> weights) {
+  const auto train = [&](const Reweigh& reweigh) {
+    // Operations in flight use memory of this object.
+    return UndoOnFailure([&] { return executor_->Train(view, scale, reweigh, router_share); },
+                         [&] {
+                           if (sharded_) options_.ranks->Abandon();
+                         });
+  };
+  if (!options_.dpo) return train({});
+  CrossEntropyResult result =
+      train([&](std::span<const float> token_logprobs, std::span<float> weights) {
         WeighPairs(*options_.dpo, batch.pairs, batch.targets, token_logprobs, weights, figures);
-      },
-      router_share);
+      });
   result.weighted_loss = figures->loss;
   return result;
 }
@@ -304,11 +375,11 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
     ApplyOptimizer(ops_, options_.optimizer, result.learning_rate, optimizer_steps_, scale,
                    parameters_.states());
   }
-  if (is_sharded()) GatherMasters();
+  if (is_sharded() && !sharded_) GatherMasters();
   parameters_.UpdateAverage(ops_);
   {
     const TraceSpan span(trace_, Trace::Lane::kCompute, "repack");
-    parameters_.Repack(ops_);
+    MastersChanged();
   }
   ++optimizer_steps_;
   result.updated = true;
@@ -318,10 +389,19 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
 double Trainer::GradientNorm() {
   if (!is_sharded()) return GlobalNorm(ops_, parameters_.states());
   // Every block lies in one part, so its sum has the bits of a run without shards.
-  std::vector<double> mine = SquaredBlocks(ops_, parameters_.states());
-  mine.resize(static_cast<size_t>(parameters_.shard_elements() / kNormBlock), 0.0);
+  const std::vector<double> mine = parameters_.InUnits(SquaredBlocks(ops_, parameters_.states()));
+  const auto group = sharded_ ? Collectives::Group::kFsdp : Collectives::Group::kAll;
+  const std::vector<double> all = options_.ranks->AllGather(mine, group);
   double total = 0;
-  for (const double sum : options_.ranks->AllGather(mine)) total += sum;
+  size_t first = 0;  // block of the unit in every rank's part
+  for (const ParameterStore::Unit& unit : parameters_.units()) {
+    const auto blocks =
+        static_cast<size_t>(unit.elements() / parameters_.shard().size / kNormBlock);
+    for (size_t rank = 0; rank * mine.size() < all.size(); ++rank) {
+      for (size_t b = 0; b < blocks; ++b) total += all[rank * mine.size() + first + b];
+    }
+    first += blocks;
+  }
   return std::sqrt(total);
 }
 
@@ -351,7 +431,8 @@ EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
   if (!options_.dpo) return EvaluateBatches(*executor_, batches, options_.ranks);
   constexpr size_t kWidth = kPreferenceNumbers + 1;
   const std::vector<double> all = ShareBatches(
-      options_.ranks, batches.size(), kWidth, [&](size_t b, std::span<double> numbers) {
+      options_.ranks, sharded_ != nullptr, batches.size(), kWidth,
+      [&](size_t b, std::span<double> numbers) {
         const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batches[b]);
         PreferenceFigures figures;
         for (size_t i = 0; i < policy.size(); ++i) {
@@ -387,8 +468,8 @@ std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& 
 
 EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches,
                                  Collectives* ranks) {
-  const std::vector<double> all =
-      ShareBatches(ranks, batches.size(), 3, [&](size_t b, std::span<double> numbers) {
+  const std::vector<double> all = ShareBatches(
+      ranks, executor.is_observed(), batches.size(), 3, [&](size_t b, std::span<double> numbers) {
         const CrossEntropyResult one = executor.Evaluate(batches[b].View(0), nullptr);
         numbers[0] = one.weighted_loss;
         numbers[1] = one.weight;

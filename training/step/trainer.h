@@ -16,6 +16,7 @@
 #include "training/step/gradient_buckets.h"
 #include "training/step/micro_batch.h"
 #include "training/step/parameters.h"
+#include "training/step/sharded_weights.h"
 
 namespace tandem::training {
 
@@ -46,6 +47,9 @@ struct TrainerOptions {
   int64_t bucket_bytes = int64_t{32} << 20;  // least size of such a part
   // Each rank keeps and updates only its part of the moments. Changes no bit of the weights.
   bool shard_moments = false;
+  // Ranks that share the parameters (FSDP): each keeps its part of masters, gradients, moments and
+  // weights. They divide the number of ranks; `ranks` is arranged for them. 1: every rank has all.
+  int64_t fsdp = 1;
   // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
   // power of two of them, every number of ranks gives the same bits.
   bool tree_sums = false;
@@ -121,12 +125,17 @@ class Trainer {
   ParameterStore& parameters() { return parameters_; }
   const ParameterStore& parameters() const { return parameters_; }
   // Call this after changing the masters from outside (loading, resuming).
-  void MastersChanged() { parameters_.Repack(ops_); }
+  void MastersChanged();
+  // Lets one rank run the executor alone from Hold until Release, when ranks share the weights. All
+  // ranks call them.
+  void HoldWeights();
+  void ReleaseWeights();
   Executor& executor() { return *executor_; }
   // Records the time of later steps and evaluations in `trace`; null: stops recording.
   void set_trace(Trace* trace) {
     trace_ = trace;
     executor_->set_trace(trace);
+    if (sharded_) sharded_->set_trace(trace);
   }
   const Program& program() const { return program_; }
   const engine::ModelConfig& config() const { return config_; }
@@ -152,11 +161,16 @@ class Trainer {
            (!options_.tree_sums || n_batches == 1);
   }
   bool is_sharded() const { return parameters_.shard().size > 1; }
+  // Adds this rank's gradients to those of the others.
+  void SumOverRanks(size_t n_batches);
+  // Figures of all micro-batches of a step, `width` numbers each, in the order of their rows.
+  std::vector<double> InRowOrder(std::vector<double> by_rank, size_t width) const;
   // The norm of the whole gradient.
   double GradientNorm();
   // Gives all ranks the masters that each has updated.
   void GatherMasters();
-  // Adds the gradient of local micro-batch i to the tree of `n`, which must be a power of two.
+  // Adds the gradient of local micro-batch i to the tree of `n`, which must be a power of two. With
+  // shared weights only this rank's part.
   void AddToTree(int64_t i, int64_t n);
   // Adds a batch's gradients, times `scale`, and its pairs' figures. The returned loss is a sum
   // over tokens, or over pairs.
@@ -174,6 +188,7 @@ class Trainer {
   ParameterStore parameters_;
   engine::Weights weights_;  // the program's weights: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<ShardedWeights> sharded_;  // null: every rank has all weights
   Trace* trace_ = nullptr;
   std::vector<GradientBucket> buckets_;  // in the order of their sums; empty without ranks
   std::vector<AlignedBuffer> tree_;      // by level: the gradient of a complete subtree

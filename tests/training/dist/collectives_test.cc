@@ -48,6 +48,70 @@ TEST(CollectivesTest, AllReduceAddsInTheDocumentedTreeAtEverySize) {
   }
 }
 
+// Groups of ranks: sums and gathered parts stay within a group.
+TEST(CollectivesTest, GroupsOfRanks) {
+  using Group = Collectives::Group;
+  for (const auto& [size, fsdp] :
+       {std::pair{4, 2}, std::pair{6, 3}, std::pair{4, 4}, std::pair{3, 1}, std::pair{8, 2}}) {
+    MustWorkOnRanks(size, [&, size = size, fsdp = fsdp](Collectives& ranks) {
+      ranks.Arrange(fsdp);
+      ASSERT_EQ(ranks.size_of(Group::kFsdp), fsdp);
+      ASSERT_EQ(ranks.size_of(Group::kData), size / fsdp);
+      const int rank = ranks.rank();
+      EXPECT_EQ(ranks.rank_in(Group::kFsdp), rank % fsdp);
+      std::vector<float> own(24, static_cast<float>(rank + 1));
+      ranks.StartReduceScatter(own, Group::kFsdp, [&own] { own.push_back(0); });
+      ranks.Wait();
+      float sum = 0;
+      for (int r = rank / fsdp * fsdp; r < rank / fsdp * fsdp + fsdp; ++r) {
+        sum += static_cast<float>(r + 1);
+      }
+      EXPECT_EQ(own[static_cast<size_t>(rank % fsdp) * 24 / static_cast<size_t>(fsdp)], sum);
+      EXPECT_EQ(own.size(), 25u) << "the work after the sum";
+
+      std::vector<float> replica(5, static_cast<float>(rank));
+      ranks.WaitFor(ranks.StartAllReduce(replica, Group::kData));
+      sum = 0;
+      for (int r = rank % fsdp; r < size; r += fsdp) sum += static_cast<float>(r);
+      EXPECT_EQ(replica[4], sum);
+
+      // Parts of more than one piece.
+      const size_t part = (size_t{5} << 20) + 3;
+      std::vector<std::byte> all(part * static_cast<size_t>(fsdp));
+      const size_t first = part * static_cast<size_t>(rank % fsdp);
+      std::fill_n(all.begin() + static_cast<int64_t>(first), part,
+                  static_cast<std::byte>(rank + 1));
+      ranks.StartFillFromAll(all, Group::kFsdp);
+      ranks.Wait();
+      for (int r = 0; r < fsdp; ++r) {
+        const auto value = static_cast<std::byte>(rank / fsdp * fsdp + r + 1);
+        EXPECT_EQ(all[part * static_cast<size_t>(r)], value);
+        EXPECT_EQ(all[part * static_cast<size_t>(r + 1) - 1], value);
+      }
+      const double mine = rank;
+      EXPECT_EQ(ranks.AllGather({&mine, 1}, Group::kData).back(), size - fsdp + rank % fsdp);
+    });
+  }
+}
+
+TEST(CollectivesTest, AFaultEndsRanksThatWaitInAGroup) {
+  const auto faults = OnRanks(4, [](Collectives& ranks) {
+    ranks.Arrange(2);
+    if (ranks.rank() == 3) throw Error(ErrorCode::kInternal, "rank 3 is out of memory");
+    std::vector<float> data(8, 1.0f);
+    ranks.StartReduceScatter(data, Collectives::Group::kFsdp);
+    ranks.Wait();
+    ranks.AllReduce(data);
+  });
+  for (const auto& fault : faults) {
+    ASSERT_TRUE(fault);
+    const std::string text = ToError(fault).what();
+    EXPECT_TRUE(text.find("another rank") != std::string::npos ||
+                text.find("out of memory") != std::string::npos)
+        << text;
+  }
+}
+
 // More than one piece of the staging buffers.
 TEST(CollectivesTest, AllReduceOfManyPieces) {
   const size_t n = 2 * (size_t{1} << 20) * 2 + 12345;

@@ -22,6 +22,8 @@ TEST(MeshTest, DataTakesTheRest) {
   EXPECT_EQ(ResolveMesh(ParseMesh("data=4,fsdp=-1"), 4).data, 4);
   EXPECT_EQ(ResolveMesh(ParseMesh("[2, 1, 1]"), 2).data, 2);
   EXPECT_EQ(ResolveMesh(ParseMesh("batch=-1, model=1"), 3).data, 3);
+  EXPECT_EQ(ResolveMesh(ParseMesh("fsdp=2"), 4).data, 2);
+  EXPECT_EQ(ResolveMesh(ParseMesh("fsdp=-1,data=1"), 4).fsdp, 4);
   // MaxText's default configuration on one rank.
   EXPECT_EQ(ResolveMesh(ParseMesh("data=1,fsdp=-1,tensor=1"), 1).ranks(), 1);
 }
@@ -45,8 +47,7 @@ TEST(MeshTest, RefusesWhatDoesNotGiveTheNumberOfRanks) {
   EXPECT_NE(FaultIn("1,1,1,1", 1).find("more than three"), std::string::npos);
 }
 
-TEST(MeshTest, RefusesUnsupportedAxesByName) {
-  EXPECT_NE(FaultIn("fsdp=-1,data=1", 4).find("ici_fsdp_parallelism"), std::string::npos);
+TEST(MeshTest, RefusesTheUnsupportedAxisByName) {
   EXPECT_NE(FaultIn("tensor=2", 2).find("ici_tensor_parallelism"), std::string::npos);
 }
 

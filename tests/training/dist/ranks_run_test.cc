@@ -1,76 +1,11 @@
 // Whole runs on several ranks, which are threads of this process.
 
+#include "tests/training/dist/ranks_run.h"
+
 #include <gtest/gtest.h>
-
-#include <mutex>
-
-#include "tests/training/dist/on_ranks.h"
-#include "tests/training/tiny_run.h"
 
 namespace tandem::training {
 namespace {
-
-constexpr int64_t kSteps = 6;
-
-class RanksRunTest : public TinyRunTest {
- protected:
-  using TinyRunTest::TinyRunTest;
-
-  TrainSpec Spec(std::vector<std::string> more = {}) const {
-    std::vector<std::string> words = {"load_parameters_path=" + (dir_.path() / "base").string(),
-                                      "dataset_path=" + (dir_.path() / "train.txt").string(),
-                                      "max_target_length=32",
-                                      "per_device_batch_size=2",
-                                      "gradient_accumulation_steps=4",
-                                      "steps=" + std::to_string(kSteps),
-                                      "learning_rate=1e-2",
-                                      "resources.threads=1"};
-    words.insert(words.end(), more.begin(), more.end());
-    return ParseTrainSpec("{}", "test", words);
-  }
-
-  // Runs on `size` ranks, 1 included. The first rank reports to events_.
-  TrainOutcome RunOn(int size, const TrainSpec& spec, const std::string& name,
-                     std::function<void(const ProgressEvent&)> watch = {}) {
-    TrainOutcome outcome;
-    MustWorkOnRanks(size, [&](Collectives& ranks) {
-      JobContext context;
-      context.dir = dir_.path() / name;
-      context.stop = stop_.get_token();
-      if (ranks.is_first()) {
-        context.report = [&](const ProgressEvent& event) {
-          events_.push_back(event);
-          if (watch) watch(event);
-        };
-      } else {
-        context.report = [](const ProgressEvent& event) {
-          ADD_FAILURE() << "another rank reports " << event.message;
-        };
-      }
-      const TrainOutcome one = RunTraining(spec, context, &ranks);
-      if (ranks.is_first()) outcome = one;
-    });
-    stop_ = std::stop_source();
-    return outcome;
-  }
-
-  // A file of the last checkpoint.
-  std::string Checkpoint(const std::string& name, const std::string& file) const {
-    char step[16];
-    std::snprintf(step, sizeof step, "%012lld", static_cast<long long>(kSteps));
-    return engine::ReadWholeFile(dir_.path() / name / "checkpoints" / step / file, 1 << 28);
-  }
-
-  void ExpectNear(const std::string& a, const std::string& b, double tolerance) const {
-    const auto of_a = Losses(a);
-    const auto of_b = Losses(b);
-    ASSERT_EQ(of_a.size(), of_b.size());
-    for (const auto& [step, loss] : of_a) {
-      EXPECT_NEAR(loss, of_b.at(step), tolerance * std::abs(loss))
-          << a << ", " << b << ", " << step;
-    }
-  }
-};
 
 TEST_F(RanksRunTest, RanksShareTheStepOfOneRank) {
   const TrainSpec spec = Spec({"precision.compute=f32"});
@@ -114,8 +49,10 @@ TEST_F(RanksRunTest, UnequalTokensPerRankGiveTheMeanOverAllTokens) {
   Run(spec, "one");
   RunOn(2, spec, "two");
   RunOn(4, spec, "four");
+  RunOn(4, Spec({"precision.compute=f32", "data.packing=none", "ici_fsdp_parallelism=2"}), "fsdp");
   ExpectNear("one", "two", 1e-6);
   ExpectNear("one", "four", 1e-6);
+  ExpectNear("one", "fsdp", 1e-6);
 }
 
 TEST_F(RanksRunTest, RowsThatRanksCannotShareAreRefused) {
@@ -282,6 +219,10 @@ TEST_F(PoisonedRanksTest, AllRanksSkipOrRollBackTogether) {
     EXPECT_EQ(CountEvents("warning", name == "skip" ? "is skipped" : "rollback 1"), 1);
     EXPECT_EQ(two.step, one.step);
     EXPECT_EQ(Losses(name + "-2"), Losses(name + "-1"));
+    spec.parallel.shard_optimizer = false;
+    spec.parallel.mesh.fsdp.ici = 2;
+    RunOn(2, spec, name + "-fsdp");
+    EXPECT_EQ(Losses(name + "-fsdp"), Losses(name + "-1"));
   }
 }
 
@@ -328,11 +269,14 @@ class GemmaRanksTest : public RanksRunTest {
     return Spec(words);
   }
 
-  void ExpectTheSameBits(const TrainSpec& spec) {
+  // With `fsdp` the ranks share the parameters, two each.
+  void ExpectTheSameBits(const TrainSpec& spec, bool fsdp = false) {
     const TrainOutcome one = Run(spec, "one");
+    TrainSpec shared = spec;
+    if (fsdp) shared.parallel.mesh.fsdp.ici = 2;
     for (const int size : {2, 4}) {
       const std::string name = std::to_string(size);
-      const TrainOutcome outcome = RunOn(size, spec, name);
+      const TrainOutcome outcome = RunOn(size, shared, name);
       EXPECT_EQ(Losses(name), Losses("one"));
       EXPECT_EQ(outcome.eval_loss, one.eval_loss);
     }
@@ -352,6 +296,20 @@ TEST_F(GemmaRanksTest, PairsOfAnswersWithAnAdapterAndShards) {
   ExpectTheSameBits(ChatSpec(
       "train.dpo", "pairs.jsonl",
       {"world_invariant=4", "lora.rank=4", "lora.dropout=0.1", "shard_optimizer_over_data=true"}));
+}
+
+TEST_F(GemmaRanksTest, ChatsWithSharedParameters) {
+  ExpectTheSameBits(ChatSpec("train.sft", "chats.jsonl", {"world_invariant=4"}), true);
+}
+
+TEST_F(GemmaRanksTest, PairsOfAnswersWithSharedParameters) {
+  ExpectTheSameBits(ChatSpec("train.dpo", "pairs.jsonl", {"world_invariant=4"}), true);
+}
+
+TEST_F(GemmaRanksTest, PairsOfAnswersWithASharedAdapter) {
+  ExpectTheSameBits(ChatSpec("train.dpo", "pairs.jsonl",
+                             {"world_invariant=4", "lora.rank=4", "lora.dropout=0.1"}),
+                    true);
 }
 
 }  // namespace

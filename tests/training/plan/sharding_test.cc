@@ -28,6 +28,13 @@ TEST_F(ShardingTest, ShowsSharedMomentsAndReplicatedState) {
   EXPECT_NE(DescribeSharding(Spec("elastic=false"), 1).find("sends 0.0 MiB"), std::string::npos);
 }
 
+TEST_F(ShardingTest, ShowsSharedParameters) {
+  const std::string text = DescribeSharding(Spec("ici_fsdp_parallelism=4"), 4);
+  EXPECT_NE(text.find("data 1 x fsdp 4 x tensor 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("; 0 % of masters"), std::string::npos) << text;
+  EXPECT_NE(text.find("gathered"), std::string::npos) << text;
+}
+
 TEST_F(ShardingTest, RefusesANumberOfRanksThatDoesNotSuit) {
   const auto error = ::tandem::ErrorOf([&] { DescribeSharding(Spec("elastic=false"), 3); });
   ASSERT_TRUE(error);

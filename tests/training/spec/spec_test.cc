@@ -186,8 +186,7 @@ TEST(TrainSpec, TheMeshHasMaxTextsKeys) {
 }
 
 TEST(TrainSpec, UnsupportedAxesAreRefusedByNameWithTheWayOut) {
-  for (const char* word : {"ici_fsdp_parallelism=4", "ici_tensor_parallelism=2",
-                           "dcn_fsdp_parallelism=2", "dcn_tensor_parallelism=2"}) {
+  for (const char* word : {"ici_tensor_parallelism=2", "dcn_tensor_parallelism=2"}) {
     const std::string faults = FaultsOf(kMinimal, {word});
     EXPECT_NE(faults.find(std::string(word).substr(0, 8)), std::string::npos) << faults;
     EXPECT_NE(faults.find("ici_data_parallelism=-1"), std::string::npos) << word << ": " << faults;

@@ -1,0 +1,237 @@
+#include "training/plan/simulate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+
+#include "engine/base/attempt.h"
+#include "engine/base/error.h"
+#include "training/setup/memory_needs.h"
+#include "training/setup/model_files.h"
+#include "training/step/gradient_buckets.h"
+#include "training/step/unit_schedule.h"
+
+namespace tandem::training {
+namespace {
+
+constexpr double kFloat = sizeof(float);
+constexpr int64_t kMostByDefault = 256;
+
+// FLOPs of each position: the nodes, and then the backward steps.
+std::vector<double> FlopsOf(const Program& program) {
+  std::vector<double> flops;
+  for (const Node& node : program.nodes) {
+    double one = static_cast<double>(Describe(node.op).forward_flops(program, node));
+    if (node.op == OpKind::kCrossEntropy) {
+      one += static_cast<double>(Describe(node.op).backward_flops(program, node));
+    }
+    flops.push_back(one);
+  }
+  for (const BackwardStep& step : program.backward) {
+    const Node& node = program.nodes[static_cast<size_t>(step.node)];
+    const OpDescription& op = Describe(node.op);
+    flops.push_back(static_cast<double>(step.remake ? op.forward_flops(program, node)
+                                                    : op.backward_flops(program, node)));
+  }
+  return flops;
+}
+
+// The training thread and the communication thread of one rank.
+class Timeline {
+ public:
+  Timeline(const Program& program, const LinkModel& link, double batch_s)
+      : link_(link), flops_(FlopsOf(program)) {
+    double all = 0;
+    for (const double one : flops_) all += one;
+    seconds_per_flop_ = all > 0 ? batch_s / all : 0;
+  }
+
+  void Compute(size_t position) { now_ += flops_[position] * seconds_per_flop_; }
+  size_t positions() const { return flops_.size(); }
+  // Each of n ranks gives its n - 1 parts of `bytes` away, or gets those of the others. Returns the
+  // end; operations wait for those before them.
+  double Exchange(double bytes, int64_t n, bool adds) {
+    if (n == 1) return now_;
+    const double moved = bytes * static_cast<double>(n - 1) / static_cast<double>(n);
+    free_ = std::max(free_, now_) + static_cast<double>(n - 1) * link_.latency_us * 1e-6 +
+            moved / (link_.gbit_per_s * 1e9 / 8) +
+            (adds ? moved / (link_.add_gbyte_per_s * 1e9) : 0);
+    sent_ += moved;
+    return free_;
+  }
+  double AllReduce(double bytes, int64_t n) {
+    Exchange(bytes, n, true);
+    return Exchange(bytes, n, false);
+  }
+  void WaitUntil(double time) { now_ = std::max(now_, time); }
+  void WaitForAll() { WaitUntil(free_); }
+  double now() const { return now_; }
+  double sent() const { return sent_; }
+
+ private:
+  const LinkModel link_;
+  std::vector<double> flops_;
+  double seconds_per_flop_ = 0;
+  double now_ = 0;   // of the training thread
+  double free_ = 0;  // when the communication thread has nothing left
+  double sent_ = 0;
+};
+
+struct Model {
+  Program program;
+  std::vector<engine::WeightSpec> specs;  // of the parameters
+  std::vector<bool> trained;
+};
+
+Model ModelOf(const TrainSpec& spec) {
+  Model model;
+  model.program = FindMemoryNeeds(spec, LoadModelFiles(spec)).program;
+  const auto& specs = model.program.weight_specs;
+  const auto& trained = model.program.trained;
+  // Adapters follow the base's weights, which are frozen.
+  size_t first = 0;
+  while (spec.lora.enable && first < specs.size() && !trained[first]) ++first;
+  model.specs.assign(specs.begin() + static_cast<int64_t>(first), specs.end());
+  model.trained.assign(trained.begin() + static_cast<int64_t>(first), trained.end());
+  return model;
+}
+
+double ElementsOf(const engine::WeightSpec& spec) {
+  return static_cast<double>(spec.n) * static_cast<double>(spec.k);
+}
+
+// Every rank has all parameters: buckets are summed during the last backward pass.
+void RunReplicas(const Model& model, const TrainSpec& spec, int64_t ranks, bool last,
+                 Timeline* time) {
+  const std::vector<size_t> ready = FinalSteps(model.program, model.specs.size());
+  struct Bucket {
+    double bytes = 0;
+    size_t ready = 0;
+  };
+  std::vector<Bucket> buckets(1);
+  for (size_t i = 0; i < model.specs.size(); ++i) {
+    if (!model.trained[i]) continue;
+    buckets.back().bytes += ElementsOf(model.specs[i]) * kFloat;
+    buckets.back().ready = std::max(buckets.back().ready, ready[i]);
+    if (buckets.back().bytes >= static_cast<double>(spec.parallel.bucket_bytes)) {
+      buckets.emplace_back();
+    }
+  }
+  std::stable_sort(buckets.begin(), buckets.end(),
+                   [](const Bucket& a, const Bucket& b) { return a.ready < b.ready; });
+  const size_t n_nodes = model.program.nodes.size();
+  size_t next = 0;
+  for (size_t p = 0; p < time->positions(); ++p) {
+    time->Compute(p);
+    for (; last && p + 1 >= n_nodes && next < buckets.size() &&
+           buckets[next].ready <= p + 1 - n_nodes;
+         ++next) {
+      time->AllReduce(buckets[next].bytes, ranks);
+    }
+  }
+  time->WaitForAll();
+}
+
+// As ShardedWeights.
+void RunShared(const Model& model, int64_t ranks, int64_t fsdp, bool last, double width,
+               Timeline* time) {
+  const std::vector<size_t> unit_of = UnitsOf(model.specs);
+  const UnitSchedule schedule = MakeUnitSchedule(model.program, unit_of, model.trained);
+  std::vector<double> elements(unit_of.empty() ? 0 : unit_of.back() + 1, 0.0);
+  for (size_t i = 0; i < unit_of.size(); ++i) {
+    if (model.trained[i]) elements[unit_of[i]] += ElementsOf(model.specs[i]);
+  }
+  std::vector<double> there(elements.size(), -1);  // when the weights are whole; -1: dropped
+  const auto gather = [&](size_t unit) {
+    if (there[unit] < 0) there[unit] = time->Exchange(elements[unit] * width, fsdp, false);
+  };
+  std::deque<double> sums;
+  size_t next_sum = 0;
+  const size_t n_nodes = model.program.nodes.size();
+  for (size_t p = 0; p < time->positions(); ++p) {
+    const std::vector<size_t>& next = schedule.next_training[p + 1];
+    for (const size_t unit : schedule.uses[p]) gather(unit);
+    for (const size_t unit : next) gather(unit);
+    for (const size_t unit : schedule.uses[p]) time->WaitUntil(there[unit]);
+    time->Compute(p);
+    for (const size_t unit : schedule.uses[p]) {
+      if (std::find(next.begin(), next.end(), unit) == next.end()) there[unit] = -1;
+    }
+    for (; p + 1 > n_nodes && next_sum < schedule.sums.size() &&
+           schedule.sums[next_sum].ready <= p + 1 - n_nodes;
+         ++next_sum) {
+      const double bytes = elements[schedule.sums[next_sum].unit] * kFloat;
+      sums.push_back(time->Exchange(bytes, fsdp, true));
+      if (last) time->AllReduce(bytes / static_cast<double>(fsdp), ranks / fsdp);
+    }
+    for (; sums.size() > kMostSums; sums.pop_front()) time->WaitUntil(sums.front());
+  }
+  time->WaitForAll();
+}
+
+std::vector<int64_t> RanksThatSuit(const MeshRequest& mesh) {
+  std::vector<int64_t> ranks;
+  for (int64_t n = 2; n <= kMostByDefault; n *= 2) {
+    const auto error = ErrorOf({ErrorCode::kInvalidArgument}, [&] { ResolveMesh(mesh, n); });
+    if (!error) ranks.push_back(n);
+  }
+  if (!ranks.empty()) return ranks;
+  throw Error(ErrorCode::kInvalidArgument,
+              "--simulate: no power of two from 2 to 256 ranks suits the mesh: set an axis to -1");
+}
+
+}  // namespace
+
+SimulatedStep SimulateStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp, double compute_s,
+                           const LinkModel& link) {
+  const Model model = ModelOf(spec);
+  const int64_t batches = spec.train.gradient_accumulation_steps;
+  Timeline time(model.program, link, compute_s / static_cast<double>(batches));
+  const auto width = static_cast<double>(engine::DTypeBytes(spec.compute));
+  for (int64_t b = 0; b < batches; ++b) {
+    const bool last = b + 1 == batches;
+    if (fsdp == 1) {
+      RunReplicas(model, spec, ranks, last, &time);
+    } else {
+      RunShared(model, ranks, fsdp, last, width, &time);
+    }
+  }
+  if (fsdp > 1) {  // the masters of every unit, to pack its weights
+    for (size_t i = 0; i < model.specs.size(); ++i) {
+      if (model.trained[i])
+        time.WaitUntil(time.Exchange(ElementsOf(model.specs[i]) * width, fsdp, false));
+    }
+  }
+  return {ranks, compute_s, time.now() - compute_s, time.sent()};
+}
+
+std::string DescribeSimulation(const TrainSpec& given, double compute_s, const LinkModel& link,
+                               std::vector<int64_t> ranks) {
+  if (compute_s <= 0 || link.gbit_per_s <= 0 || link.latency_us < 0 || link.add_gbyte_per_s <= 0) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--simulate: the seconds of a step and the link's figures must be above 0");
+  }
+  TrainSpec spec = given;
+  spec.step_shape.reset();
+  if (ranks.empty()) ranks = RanksThatSuit(spec.parallel.mesh);
+  char line[640];
+  std::snprintf(
+      line, sizeof line,
+      "simulated: each rank computes %.3f s a step; a link of %g Gbit/s each way with %g us "
+      "a message;\nsums at %g GB/s; links do not disturb each other, and all ranks are "
+      "equally fast\n  ranks      mesh   exposed s    of step   GB sent\n",
+      compute_s, link.gbit_per_s, link.latency_us, link.add_gbyte_per_s);
+  std::string text = line;
+  for (const int64_t n : ranks) {
+    const Mesh mesh = ResolveMesh(spec.parallel.mesh, n);
+    const SimulatedStep step = SimulateStep(spec, n, mesh.fsdp, compute_s, link);
+    std::snprintf(line, sizeof line, "  %5lld  %4lldx%-4lld %10.3f  %8.1f %%  %8.3f\n",
+                  static_cast<long long>(n), static_cast<long long>(mesh.data),
+                  static_cast<long long>(mesh.fsdp), step.exposed_s, 100 * (1 - step.efficiency()),
+                  step.sent_bytes / 1e9);
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace tandem::training
