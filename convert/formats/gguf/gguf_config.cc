@@ -103,8 +103,10 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   compare("context length", a.max_context_len, b.max_context_len);
   compare("epsilon", a.norm_eps, b.norm_eps);
   compare("number of heads", a.attention.n_heads, b.attention.n_heads);
-  compare("number of kv heads", a.attention.n_kv_heads, b.attention.n_kv_heads);
-  compare("size of a head", a.attention.head_dim, b.attention.head_dim);
+  if (a.layer_attention.empty()) {  // otherwise by layer, below
+    compare("number of kv heads", a.attention.n_kv_heads, b.attention.n_kv_heads);
+    compare("size of a head", a.attention.head_dim, b.attention.head_dim);
+  }
   near("scale of scores", a.attention.scale, b.attention.scale);
   near("cap of scores", a.attention.soft_cap, b.attention.soft_cap);
   near("cap of logits", a.logit_cap, b.logit_cap);
