@@ -126,7 +126,8 @@ TEST_F(FamilySupportTest, GgufHoldsAModelOfEveryFamilyThatTheTableSays) {
       fs::remove(there.target);
       Run(there);
     };
-    const auto config = RichestModel(*family, bench::TinyModelConfig(family->name), accept);
+    const ModelConfig tiny = AsInGguf(*family, bench::TinyModelConfig(family->name));
+    const auto config = RichestModel(*family, tiny, accept);
     ASSERT_TRUE(config) << "GGUF holds no tiny model of this family";
     ExpectThereAndBack(WriteTiny(*config), there);
   }

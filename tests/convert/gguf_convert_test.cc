@@ -15,6 +15,7 @@
 #include "convert/formats/gguf/gguf.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
+#include "engine/formats/gguf/gguf_names.h"
 #include "engine/formats/model_dir.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
@@ -72,9 +73,10 @@ class GgufConvertTest : public testing::Test {
     const auto json =
         nlohmann::ordered_json::parse(engine::ReadWholeFile(dir / "config.json", 1 << 20));
     const engine::FamilySpec& family = engine::FindFamily(json, golden);
-    if (family.gguf == nullptr) return true;
+    // Multipliers within the weights change these.
+    if (family.gguf == nullptr || family.gguf->folded != nullptr) return true;
     const engine::ModelConfig config = family.parse_config(json, golden);
-    const auto limits = family.gguf->limits;
+    const auto limits = engine::GgufArchitectureOf(family, config).limits;
     return std::any_of(limits.begin(), limits.end(),
                        [&](engine::GgufLimit limit) { return !limit(config).empty(); });
   }
@@ -93,8 +95,14 @@ class GgufConvertTest : public testing::Test {
       const engine::StoredTensor *wanted = source.FindStored(name), *is = other.FindStored(name);
       ASSERT_NE(is, nullptr) << name;
       EXPECT_EQ(is->view.dtype, wanted->view.dtype) << name;
-      EXPECT_EQ(is->view.shape, wanted->view.shape) << name;
-      EXPECT_TRUE(std::ranges::equal(is->bytes(), wanted->bytes())) << name;
+      std::span<const std::byte> bytes = is->bytes();
+      if (name == "model.embed_tokens_per_layer.weight") {  // the file has a row for each token
+        EXPECT_GE(is->view.shape[0], wanted->view.shape[0]);
+        bytes = bytes.first(std::min(bytes.size(), wanted->bytes().size()));
+      } else {
+        EXPECT_EQ(is->view.shape, wanted->view.shape) << name;
+      }
+      EXPECT_TRUE(std::ranges::equal(bytes, wanted->bytes())) << name;
     }
   }
 

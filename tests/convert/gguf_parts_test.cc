@@ -12,6 +12,7 @@
 
 #include "bench/models/random_model.h"
 #include "engine/formats/gguf/gguf.h"
+#include "engine/formats/gguf/gguf_names.h"
 #include "engine/io/atomic_write.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -74,6 +75,12 @@ struct GgufContents {
       if (const auto* counts = std::get_if<std::vector<uint32_t>>(&setting.value)) {
         writer.Add(key, std::vector<int32_t>(counts->begin(), counts->end()));
       }
+      if (const auto* flags = std::get_if<std::vector<bool>>(&setting.value)) {
+        writer.Add(key, std::vector<int32_t>(flags->begin(), flags->end()));
+      }
+      if (const auto* numbers = std::get_if<std::vector<float>>(&setting.value)) {
+        writer.Add(key, *numbers);
+      }
     }
     for (const FileTensor& tensor : tensors) {
       writer.AddTensor(tensor.name, tests::kGgufF32, tensor.shape, tensor.bytes);
@@ -86,8 +93,11 @@ class GgufPartsTest : public ConversionTest {
  protected:
   // Writes a random model of the family and its file in f32.
   GgufContents Convert(const std::string& family_name) {
+    return Convert(family_name, GgufModelOf(engine::FindFamilyByName(family_name)));
+  }
+  GgufContents Convert(const std::string& family_name, const ModelConfig& config) {
     const FamilySpec& family = engine::FindFamilyByName(family_name);
-    const ModelConfig config = GgufModelOf(family);
+    const engine::GgufArchitecture& architecture = engine::GgufArchitectureOf(family, config);
     fs::remove_all(model());
     fs::remove(file());
     bench::WriteRandomModel({.config = config, .with_tokenizer = true}, model());
@@ -97,8 +107,8 @@ class GgufPartsTest : public ConversionTest {
 
     const std::string bytes = engine::ReadWholeFile(file(), size_t{1} << 30);
     const auto read = engine::GgufFile::FromBytes(std::as_bytes(std::span(bytes)), "model.gguf");
-    GgufContents contents{.architecture = std::string(family.gguf->name),
-                          .settings = family.gguf->write_config(config),
+    GgufContents contents{.architecture = std::string(architecture.name),
+                          .settings = architecture.write_config(config),
                           .tensors = {}};
     for (const engine::GgufFile::Tensor& tensor : read.tensors()) {
       contents.tensors.push_back(
@@ -135,15 +145,107 @@ class GgufPartsTest : public ConversionTest {
 };
 
 TEST_F(GgufPartsTest, AFileComputesTheBitsOfTheModelItWasMadeFrom) {
-  for (const char* family :
-       {"glm4_moe", "ernie4_5_moe", "lfm2", "deepseek_v2", "deepseek_v3", "qwen3_next", "qwen3_5",
-        "qwen3_5_moe", "mamba2", "nemotron_h", "granitemoehybrid"}) {
+  for (const char* family : {"glm4_moe", "ernie4_5_moe", "lfm2", "deepseek_v2", "deepseek_v3",
+                             "qwen3_next", "qwen3_5", "qwen3_5_moe", "mamba2", "nemotron_h",
+                             "granitemoehybrid", "falcon_h1", "gemma3n", "gemma4"}) {
     SCOPED_TRACE(family);
     Convert(family);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       ExpectSameBits(LogitsOf(file(), dtype), LogitsOf(model(), dtype));
     }
   }
+}
+
+TEST_F(GgufPartsTest, AFileWithoutExpertsIsOfTheSameFamily) {
+  for (const char* name : {"nemotron_h", "granitemoehybrid", "gemma4"}) {
+    SCOPED_TRACE(name);
+    const FamilySpec& family = engine::FindFamilyByName(name);
+    Convert(name, GgufModelOf(family, WithoutExperts(bench::TinyModelConfig(name))));
+    ExpectSameBits(LogitsOf(file()), LogitsOf(model()));
+  }
+}
+
+// The largest difference by the largest logit.
+float DifferenceOf(const std::vector<float>& a, const std::vector<float>& b) {
+  float most = 0, largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    most = std::max(most, std::abs(a[i] - b[i]));
+    largest = std::max(largest, std::abs(a[i]));
+  }
+  return most / largest;
+}
+
+TEST_F(GgufPartsTest, MultipliersAreWithinTheWeightsOfAFile) {
+  const ModelConfig tiny = bench::TinyModelConfig("falcon_h1");
+  ModelConfig config = GgufModelOf(engine::FindFamilyByName("falcon_h1"));
+  config.branches = tiny.branches;
+  config.embedding_multiplier = tiny.embedding_multiplier;
+  config.logit_multiplier = tiny.logit_multiplier;
+  config.tied_embeddings = false;
+  Convert("falcon_h1", config);
+  EXPECT_LT(DifferenceOf(LogitsOf(model()), LogitsOf(file())), 1e-5F);
+}
+
+TEST_F(GgufPartsTest, TokensBeyondTheLayersTableHaveTheRowOfToken0) {
+  for (const char* family : {"gemma3n", "gemma4"}) {
+    SCOPED_TRACE(family);
+    ModelConfig config = GgufModelOf(engine::FindFamilyByName(family));
+    config.gemma.per_layer_vocab = 100;
+    Convert(family, config);
+    ExpectSameBits(LogitsOf(file()), LogitsOf(model()));
+  }
+}
+
+// Other converters write gates and ups apart, and keys of layers that read those of others.
+TEST_F(GgufPartsTest, GemmaFilesOfOtherProgramsAreReadAsOurs) {
+  GgufContents contents = Convert("gemma4");
+  std::vector<FileTensor> apart;
+  for (FileTensor& tensor : contents.tensors) {
+    const size_t at = tensor.name.find("ffn_gate_up_exps");
+    if (at == std::string::npos) {
+      apart.push_back(tensor);
+      continue;
+    }
+    const auto n_halves = static_cast<size_t>(2 * tensor.shape[0]);
+    const size_t half = tensor.bytes.size() / n_halves;
+    FileTensor gates{tensor.name, tensor.shape, {}}, ups{tensor.name, tensor.shape, {}};
+    gates.name.replace(at, 16, "ffn_gate_exps");
+    ups.name.replace(at, 16, "ffn_up_exps");
+    gates.shape[1] = ups.shape[1] = tensor.shape[1] / 2;
+    for (size_t i = 0; i < n_halves; ++i) {
+      (i % 2 == 0 ? gates : ups).bytes += tensor.bytes.substr(i * half, half);
+    }
+    apart.push_back(gates);
+    apart.push_back(ups);
+  }
+  apart.push_back({"blk.4.attn_k.weight", {1, 4}, std::string(16, '\0')});
+  contents.tensors = std::move(apart);
+  contents.Write(other());
+  ExpectSameBits(LogitsOf(other()), LogitsOf(model()));
+}
+
+TEST_F(GgufPartsTest, SettingsOfGemmaThatMakeNoModelAreRefusedByName) {
+  const GgufContents whole = Convert("gemma4");
+  GgufContents turned = whole;
+  FileTensor& divisors = turned.Tensor("rope_freqs.weight");
+  const float two = 2;
+  std::memcpy(divisors.bytes.data(), &two, sizeof two);
+  ExpectRefused(turned, "'rope_freqs.weight'");
+
+  GgufContents heads = whole;
+  heads.DropKey("attention.head_count_kv");
+  heads.settings.push_back({"attention.head_count_kv", std::vector<uint32_t>{1}});
+  ExpectRefused(heads, "gemma4.attention.head_count_kv");
+
+  GgufContents widths = whole;
+  widths.DropKey("feed_forward_length");
+  widths.settings.push_back({"feed_forward_length", std::vector<uint32_t>{8, 8, 8, 24, 8}});
+  ExpectRefused(widths, "gemma4.feed_forward_length");
+
+  GgufContents sparse = Convert("gemma3n");
+  sparse.DropKey("activation_sparsity_scale");
+  sparse.settings.push_back({"activation_sparsity_scale", std::vector<float>{1, 0}});
+  ExpectRefused(sparse, "activation_sparsity_pattern");
 }
 
 // Rows of a head: its keys, then its values. The two tensors have keys transposed.

@@ -99,6 +99,9 @@ def inside(tensors):
 REFUSALS = {
     ("maxtext", "gemma-4 with experts"): "windows are on other layers than in MaxText",
     ("maxtext scanned", "gemma-4 with experts, shared keys"): "has no scanned layers",
+    ("gguf", "gemma-3n, two streams"): "'altup_correct_scale': false",
+    # A file has a row for every token.
+    ("gguf", "gemma-3n"): "lacks [('model.embed_tokens_per_layer.weight'",
 }
 PUBLISH = {"gemma-3n with eyes and ears": (inside_config, inside)}
 

@@ -144,3 +144,8 @@ GOLDEN = {
         mamba_d_state=8, attention_multiplier=0.25, embedding_multiplier=3.0, residual_multiplier=0.5,
         logits_scaling=2.0), listed=split_granite, spread=0.45),
 }
+
+REFUSALS = {
+    ("gguf", "granite-4"): "state size does not divide its width",  # llama.cpp stops
+    ("gguf", "granite-4, wide state"): "biases of the attention",
+}

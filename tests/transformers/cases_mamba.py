@@ -178,3 +178,13 @@ GOLDEN = {
         num_local_experts=4, moe_layers=[1], no_rope_layers=[1, 1, 0], attention_chunk_size=16, floor_scale=8,
         attn_scale=0.3), listed=split_stacks, spread=0.5),
 }
+
+REFUSALS = {
+    ("gguf", "falcon-h1"): "state size does not divide its width",  # llama.cpp stops
+    ("gguf", "falcon-h1, norm after the gate, biases"): "biases of the attention",
+    ("gguf", "mamba-2"): "state size does not divide its width",
+    ("gguf", "nemotron-h"): "state size does not divide its width",
+    ("gguf", "nemotron-h, latent experts, biases"): "layers with a plain MLP beside layers with experts",
+    ("gguf", "nemotron-h, silu"): "layers with a plain MLP beside layers with experts",
+    ("gguf", "nemotron-h, groups"): "groups of experts",
+}

@@ -71,7 +71,12 @@ constexpr int64_t kComparePieceElements = 1 << 20;
 // Compares row by row in the file's order; a transposed tensor is compared whole.
 bool IsNear(const GgufTensor& tensor, const engine::ConstTensorView& source,
             const engine::StoredTensor& stored) {
-  if (stored.view.shape != source.shape) return false;
+  std::vector<int64_t> shape = stored.view.shape;
+  int64_t n_rows = stored.rows();
+  if (std::ssize(tensor.rows) > source.shape.front() && std::ssize(tensor.rows) == n_rows) {
+    shape.front() = n_rows = source.shape.front();  // the file repeats rows behind them
+  }
+  if (shape != source.shape) return false;
   const int64_t row_elements = std::max<int64_t>(stored.row_elements(), 1);
   GgufTolerance tolerance(tensor, stored.rows());
   const int64_t together = tolerance.rows_together();
@@ -80,11 +85,12 @@ bool IsNear(const GgufTensor& tensor, const engine::ConstTensorView& source,
           ? stored.rows()
           : std::max<int64_t>(1, kComparePieceElements / row_elements / together) * together;
   std::vector<float> wanted, is;
-  for (int64_t row = 0; row < stored.rows(); row += at_once) {
-    const int64_t count = std::min(at_once, stored.rows() - row);
+  for (int64_t row = 0; row < n_rows; row += at_once) {
+    const int64_t count = std::min(at_once, n_rows - row);
     wanted.resize(static_cast<size_t>(count * row_elements));
     const int64_t skipped = row * row_elements * static_cast<int64_t>(DTypeBytes(source.dtype));
     engine::ConvertToF32({source.data + skipped, source.dtype, {count * row_elements}}, wanted);
+    if (!tensor.factors.empty()) MultiplyRows(tensor, row, wanted);
     if (stored.transposed) {
       is = engine::DecodeTensor(stored);
     } else {
@@ -112,7 +118,7 @@ std::string GgufReport::Json() const {
     errors[tensor.file_tensor].Add(tensor.error);
   }
   for (const GgufTensor& tensor : tensors) {
-    if (tensor.expert > 0) continue;
+    if (tensor.expert > 0 || tensor.half > 0) continue;
     const GgufError& error = errors[tensor.file_tensor];
     list.push_back({{"name", tensor.info.name},
                     {"type", GgufNumbersName(tensor.info.numbers)},
@@ -155,7 +161,8 @@ GgufReport WriteGgufFile(const WriteContext& context, const std::string& name,
   GgufFileWriter writer(context.target, keys, infos);
   WriteGgufTensors(context, writer, report.tensors);
   writer.Finish();
-  CheckWritten(source, config, context.target, &report.warnings);
+  const ModelConfig written = architecture.folded == nullptr ? config : architecture.folded(config);
+  CheckWritten(source, written, context.target, &report.warnings);
   return report;
 }
 

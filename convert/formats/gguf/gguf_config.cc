@@ -1,5 +1,6 @@
 #include "convert/formats/gguf/gguf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <variant>
 
@@ -26,19 +27,27 @@ void CheckLimits(const GgufArchitecture& architecture, const ModelConfig& config
   }
 }
 
+std::vector<float> NumbersOf(const engine::BranchMultipliers& by) {
+  std::vector<float> numbers{by.attention_in, by.attention_out, by.keys,    by.scan_in,
+                             by.scan_out,     by.mlp_gate,      by.mlp_down};
+  numbers.insert(numbers.end(), by.scan_parts.begin(), by.scan_parts.end());
+  return numbers;
+}
+
 }  // namespace
 
 const GgufArchitecture& GgufArchitectureFor(const ModelConfig& config, const std::string& source) {
-  const GgufArchitecture* architecture = engine::FindFamilyByName(config.family).gguf;
-  if (architecture == nullptr) {
+  const engine::FamilySpec& family = engine::FindFamilyByName(config.family);
+  if (family.gguf == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 source + ": family " + Quoted(config.family) + " has no architecture in GGUF (" +
                     engine::FamilyNames(
-                        [](const engine::FamilySpec& family) { return family.gguf != nullptr; }) +
+                        [](const engine::FamilySpec& each) { return each.gguf != nullptr; }) +
                     " have one); convert it to hf or native");
   }
-  CheckLimits(*architecture, config, source);
-  return *architecture;
+  const GgufArchitecture& architecture = engine::GgufArchitectureOf(family, config);
+  CheckLimits(architecture, config, source);
+  return architecture;
 }
 
 void AddGgufConfig(const GgufArchitecture& architecture, const ModelConfig& config,
@@ -50,7 +59,11 @@ void AddGgufConfig(const GgufArchitecture& architecture, const ModelConfig& conf
   }
 }
 
-std::vector<GgufRopeTensor> GgufRopeTensors(const ModelConfig& config) {
+std::vector<GgufRopeTensor> GgufRopeTensors(const GgufArchitecture& architecture,
+                                            const ModelConfig& config) {
+  if (architecture.rope_divisors != nullptr) {
+    return {{engine::kGgufRopeDivisors, architecture.rope_divisors(config)}};
+  }
   const engine::RopeScaling& scaling = config.rope_scaling;
   if (scaling.kind == RopeKind::kLong) {
     const auto narrow = [](const std::vector<double>& factors) {
@@ -83,13 +96,17 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   };
   compare("number of layers", a.n_layers, b.n_layers);
   compare("width", a.hidden_dim, b.hidden_dim);
-  compare("width of the MLP", a.ffn_dim, b.ffn_dim);
+  const bool has_mlp =
+      a.mlp_layers.empty() || std::ranges::find(a.mlp_layers, true) != a.mlp_layers.end();
+  if (has_mlp) compare("width of the MLP", a.ffn_dim, b.ffn_dim);
   compare("vocabulary's size", a.vocab_size, b.vocab_size);
   compare("context length", a.max_context_len, b.max_context_len);
   compare("epsilon", a.norm_eps, b.norm_eps);
   compare("number of heads", a.attention.n_heads, b.attention.n_heads);
-  compare("number of kv heads", a.attention.n_kv_heads, b.attention.n_kv_heads);
-  compare("size of a head", a.attention.head_dim, b.attention.head_dim);
+  if (a.layer_attention.empty()) {  // otherwise by layer, below
+    compare("number of kv heads", a.attention.n_kv_heads, b.attention.n_kv_heads);
+    compare("size of a head", a.attention.head_dim, b.attention.head_dim);
+  }
   near("scale of scores", a.attention.scale, b.attention.scale);
   near("cap of scores", a.attention.soft_cap, b.attention.soft_cap);
   near("cap of logits", a.logit_cap, b.logit_cap);
@@ -101,7 +118,21 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   near("multiplier of residuals", a.residual_multiplier, b.residual_multiplier);
   near("multiplier of logits", a.logit_multiplier, b.logit_multiplier);
   near("limit of q, k and v", a.clip_qkv, b.clip_qkv);
+  compare("multipliers of branches", NumbersOf(a.branches), NumbersOf(b.branches));
+  compare("norm of a scan", a.recurrent.norm, b.recurrent.norm);
   compare("tying of embeddings", a.tied_embeddings, b.tied_embeddings);
+  const engine::GemmaParts &gemma = a.gemma, &other_gemma = b.gemma;
+  compare("width of layers' embeddings", gemma.per_layer_dim, other_gemma.per_layer_dim);
+  compare("number of layers that share keys", gemma.n_shared_kv_layers,
+          other_gemma.n_shared_kv_layers);
+  compare("use of keys as values", gemma.values_are_keys, other_gemma.values_are_keys);
+  compare("wider MLPs", gemma.wide_shared_mlp, other_gemma.wide_shared_mlp);
+  compare("number of streams", gemma.n_streams, other_gemma.n_streams);
+  compare("active stream", gemma.active_stream, other_gemma.active_stream);
+  compare("scale of the active stream", gemma.scales_active, other_gemma.scales_active);
+  compare("rank of the learned residual", gemma.laurel_rank, other_gemma.laurel_rank);
+  compare("widths of MLPs", gemma.ffn_dims, other_gemma.ffn_dims);
+  compare("sparsity of MLPs", gemma.cuts, other_gemma.cuts);
   bool has_experts = false;
   for (int64_t layer = 0; layer < a.n_layers; ++layer) {
     has_experts = has_experts || a.HasExperts(layer);
@@ -122,7 +153,10 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   for (int64_t layer = 0; layer < a.n_layers && first.empty(); ++layer) {
     compare("experts of a layer", a.HasExperts(layer), b.HasExperts(layer));
     compare("recurrence of a layer", a.IsRecurrent(layer), b.IsRecurrent(layer));
-    compare("window", a.LayerAttention(layer).window, b.LayerAttention(layer).window);
+    const engine::AttentionSpec is = a.LayerAttention(layer), other = b.LayerAttention(layer);
+    compare("window", is.window, other.window);
+    compare("size of a layer's heads", is.head_dim, other.head_dim);
+    compare("number of a layer's kv heads", is.n_kv_heads, other.n_kv_heads);
     compare("rope", a.LayerRope(layer), b.LayerRope(layer));
   }
   if (!first.empty()) return first;

@@ -24,7 +24,8 @@ struct GgufRopeTensor {
   std::string_view name;
   std::vector<float> divisors;
 };
-std::vector<GgufRopeTensor> GgufRopeTensors(const engine::ModelConfig& config);
+std::vector<GgufRopeTensor> GgufRopeTensors(const engine::GgufArchitecture& architecture,
+                                            const engine::ModelConfig& config);
 
 // Names the first setting in which two configurations compute differently, or returns an empty
 // string. Ignores training settings and the tokens that end an answer.

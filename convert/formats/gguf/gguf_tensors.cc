@@ -1,6 +1,7 @@
 #include "convert/formats/gguf/gguf_tensors.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -118,14 +119,28 @@ bool StaysF32(GgufChange change) {
          change == GgufChange::kGroups || IsNegativeExp(change);
 }
 
+void SetFactors(const engine::GgufArchitecture& architecture, const ModelConfig& config,
+                GgufTensor& tensor) {
+  if (architecture.factor == nullptr) return;
+  TANDEM_CHECK(tensor.rows.empty());
+  for (int64_t row = 0; row < tensor.info.shape.front(); ++row) {
+    tensor.factors.push_back(architecture.factor(config, tensor.weight, row));
+  }
+  const auto is_one = [](float factor) { return factor == 1; };
+  if (std::ranges::all_of(tensor.factors, is_one)) tensor.factors.clear();
+}
+
 // The file's tensor `name`, or a part of it, of the weight.
-GgufTensor PlanTensor(const ModelConfig& config, const ModelSource& source, const WeightSpec& spec,
+GgufTensor PlanTensor(const engine::GgufArchitecture& architecture, const ModelConfig& config,
+                      const ModelSource& source, const WeightSpec& spec,
                       const engine::GgufName& name, const std::string& dtype) {
   GgufTensor tensor;
   tensor.info.name = name.name;
   tensor.weight = spec.name;
   tensor.expert = name.expert;
   tensor.change = name.change;
+  if (name.change == GgufChange::kFirstHalf) tensor.half = 0;
+  if (name.change == GgufChange::kSecondHalf) tensor.half = 1;
   tensor.source = RequireWeight(source, spec);
   SetShape(config, spec, tensor);
   if (name.rows != nullptr) {
@@ -133,6 +148,7 @@ GgufTensor PlanTensor(const ModelConfig& config, const ModelSource& source, cons
     tensor.info.shape.front() = static_cast<int64_t>(tensor.rows.size());
   }
   if (name.columns != nullptr) tensor.columns = OrderOf(config, *name.columns);
+  SetFactors(architecture, config, tensor);
   const bool makes_logits =
       name.name == (config.tied_embeddings ? "token_embd.weight" : "output.weight");
   tensor.info.numbers =
@@ -182,6 +198,7 @@ class RowReader {
     } else {
       Decode(first * row_elements_, count * row_elements_, out->data());
     }
+    if (!tensor_.factors.empty()) MultiplyRows(tensor_, first, *out);
     if (IsNegativeExp(tensor_.change)) {
       for (float& value : *out) value = engine::NegativeExp(value);
     }
@@ -281,6 +298,30 @@ std::optional<GgufError> ParseNote(const std::string& note) {
   return *at == '\0' ? std::optional(error) : std::nullopt;
 }
 
+// Writes the numbers of a tensor that no source has.
+void WriteValues(const GgufFileWriter& writer, const GgufTensor& tensor) {
+  if (!tensor.values.empty()) {
+    return writer.Write(tensor.file_tensor, 0, std::as_bytes(std::span(tensor.values)));
+  }
+  const int64_t bytes = GgufBytes(tensor.info.numbers, engine::ElementCount(tensor.info.shape));
+  const std::vector<std::byte> zeros(
+      static_cast<size_t>(std::min<int64_t>(bytes, kWritePieceElements)));
+  for (int64_t at = 0; at < bytes; at += std::ssize(zeros)) {
+    const auto count = static_cast<size_t>(std::min(bytes - at, std::ssize(zeros)));
+    writer.Write(tensor.file_tensor, at, std::span(zeros).first(count));
+  }
+}
+
+// A tensor of zeros, of the type that a matrix of the source has.
+GgufTensor PlanFiller(const engine::GgufFiller& filler, const ModelSource& source,
+                      const std::string& dtype) {
+  GgufTensor tensor;
+  tensor.info = {.name = filler.name, .shape = filler.shape};
+  const DType found = source.tensors().front().view.dtype;
+  tensor.info.numbers = ChooseNumbers(tensor.info, false, false, found, dtype);
+  return tensor;
+}
+
 // Removes tensors that the journal has from `wanted`.
 void TakeWritten(const GgufFileWriter& writer, Journal* journal, std::vector<GgufTensor>& tensors,
                  std::multimap<int64_t, size_t>* wanted) {
@@ -303,11 +344,20 @@ GgufNumbers GgufNumbersOf(const std::string& dtype) {
   return NumbersOf(FloatTypeOf(dtype).value());
 }
 
+void MultiplyRows(const GgufTensor& tensor, int64_t first, std::span<float> rows) {
+  const auto n_rows = static_cast<size_t>(tensor.info.shape.front());
+  const size_t row_elements =
+      static_cast<size_t>(engine::ElementCount(tensor.info.shape)) / std::max<size_t>(n_rows, 1);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] *= tensor.factors[static_cast<size_t>(first) + i / row_elements];
+  }
+}
+
 std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architecture,
                                         const ModelConfig& config, const ModelSource& source,
                                         const std::string& dtype) {
   std::vector<GgufTensor> tensors;
-  for (const GgufRopeTensor& rope : GgufRopeTensors(config)) {
+  for (const GgufRopeTensor& rope : GgufRopeTensors(architecture, config)) {
     GgufTensor& tensor = tensors.emplace_back();
     tensor.info.name = rope.name;
     tensor.info.shape = {static_cast<int64_t>(rope.divisors.size())};
@@ -322,8 +372,12 @@ std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architec
                                                "; convert the model to hf or native");
     }
     for (const engine::GgufName& name : names) {
-      tensors.push_back(PlanTensor(config, source, spec, name, dtype));
+      tensors.push_back(PlanTensor(architecture, config, source, spec, name, dtype));
     }
+  }
+  if (architecture.fillers == nullptr) return tensors;
+  for (const engine::GgufFiller& filler : architecture.fillers(config)) {
+    tensors.push_back(PlanFiller(filler, source, dtype));
   }
   return tensors;
 }
@@ -332,13 +386,17 @@ std::vector<GgufTensorInfo> FileTensors(const std::string& source,
                                         std::vector<GgufTensor>& tensors) {
   std::vector<GgufTensorInfo> infos;
   std::map<std::string, size_t> index_of;
-  std::vector<int64_t> experts;  // by file tensor
+  std::vector<std::array<int64_t, 2>> next;  // expert, by file tensor and half
   for (GgufTensor& tensor : tensors) {
+    const int64_t halves = tensor.half < 0 ? 1 : 2, half = std::max<int64_t>(tensor.half, 0);
     const auto [found, is_new] = index_of.try_emplace(tensor.info.name, infos.size());
+    std::vector<int64_t> whole = tensor.info.shape;  // of an expert
+    whole.front() *= halves;
     if (is_new) {
       infos.push_back(tensor.info);
+      infos.back().shape = whole;
       if (tensor.expert >= 0) infos.back().shape.insert(infos.back().shape.begin(), 0);
-      experts.push_back(0);
+      next.push_back({0, 0});
     }
     GgufTensorInfo& info = infos[found->second];
     tensor.file_tensor = found->second;
@@ -347,18 +405,19 @@ std::vector<GgufTensorInfo> FileTensors(const std::string& source,
       throw Error(ErrorCode::kDataLoss, source + ": tensor " + Quoted(tensor.weight) + " " + what +
                                             " in " + Quoted(info.name));
     };
-    if (tensor.expert != experts[found->second]++) fail("is not the next expert");
+    if (tensor.expert != next[found->second][static_cast<size_t>(half)]++) {
+      fail("is not the next expert");
+    }
     if (tensor.info.numbers != info.numbers) {
       fail("has the type " + std::string(GgufNumbersName(tensor.info.numbers)) +
            ", but the experts before it have " + std::string(GgufNumbersName(info.numbers)));
     }
-    if (!std::equal(tensor.info.shape.begin(), tensor.info.shape.end(), info.shape.begin() + 1,
-                    info.shape.end())) {
+    if (!std::equal(whole.begin(), whole.end(), info.shape.begin() + 1, info.shape.end())) {
       fail("does not have the shape of the other experts");
     }
-    ++info.shape[0];
-    tensor.file_offset =
-        tensor.expert * GgufBytes(info.numbers, engine::ElementCount(tensor.info.shape));
+    info.shape[0] = std::max(info.shape[0], tensor.expert + 1);
+    tensor.file_offset = (tensor.expert * halves + half) *
+                         GgufBytes(info.numbers, engine::ElementCount(tensor.info.shape));
   }
   return infos;
 }
@@ -372,7 +431,7 @@ void WriteGgufTensors(const WriteContext& context, const GgufFileWriter& writer,
     if (tensors[i].source >= 0) {
       wanted.emplace(tensors[i].source, i);
     } else {
-      writer.Write(tensors[i].file_tensor, 0, std::as_bytes(std::span(tensors[i].values)));
+      WriteValues(writer, tensors[i]);
     }
   }
   TakeWritten(writer, context.journal, tensors, &wanted);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,13 +25,15 @@ struct GgufTensor {
   int64_t expert = -1;      // the slice of a stacked tensor; -1: a tensor of its own
   size_t file_tensor = 0;   // index into FileTensors
   int64_t file_offset = 0;  // of the part in the file's tensor, in bytes
+  int64_t half = -1;        // 0, 1: of the rows of an expert in the file's tensor; -1: all rows
   engine::GgufChange change = engine::GgufChange::kNone;
   int64_t heads = 1;  // for kQueryPairs, kKeyPairs
   // The source's rows and columns, by the file's; empty: the same.
   std::vector<int64_t> rows = {}, columns = {};
   int64_t key_dim = 0, value_dim = 0;  // of a head; for kLatentKeys, kLatentValues
-  std::vector<float> values = {};
-  GgufError error = {};  // set after writing
+  std::vector<float> factors = {};     // of the rows; empty: 1
+  std::vector<float> values = {};      // empty: zeros
+  GgufError error = {};                // set after writing
 };
 
 // Parses "f32", "f16", "bf16", "q8_0", "q4_0".
@@ -43,6 +46,10 @@ GgufNumbers GgufNumbersOf(const std::string& dtype);
 std::vector<GgufTensor> PlanGgufTensors(const engine::GgufArchitecture& architecture,
                                         const engine::ModelConfig& config,
                                         const ModelSource& source, const std::string& dtype);
+
+// Multiplies rows of a weight, which begin with row `first`, with the tensor's factors. REQUIRES:
+// it has some.
+void MultiplyRows(const GgufTensor& tensor, int64_t first, std::span<float> rows);
 
 // The tensors of the file, with stacked experts. Sets the places of the parts. Throws kDataLoss
 // naming a tensor whose experts are not all there or differ in shape or type.

@@ -46,7 +46,15 @@ class Keys final : public GgufMetadata {
     const std::string name = FullName(key);
     return file_.IsArray(name) ? file_.Ints(name) : std::nullopt;
   }
+  std::optional<std::vector<float>> Floats(std::string_view key) const override {
+    const std::string name = FullName(key);
+    return file_.IsArray(name) ? file_.Floats(name) : std::nullopt;
+  }
   bool HasTensor(std::string_view name) const override { return file_.Find(name) != nullptr; }
+  std::optional<int64_t> TensorRows(std::string_view name) const override {
+    const GgufFile::Tensor* tensor = file_.Find(name);
+    return tensor == nullptr ? std::nullopt : std::optional(tensor->shape.front());
+  }
   std::optional<int64_t> Int(std::string_view key) const override {
     const std::string name = FullName(key);
     if (!file_.IsArray(name)) return file_.Int(name);
@@ -97,17 +105,26 @@ std::string_view ArchitectureOf(const GgufFile& file) {
   return file.String(kArchitectureKey).value_or("");
 }
 
+bool HasExperts(const Keys& keys) { return keys.Int("expert_count").value_or(0) > 0; }
+
 // The family of a file whose architecture several families may share; null: none.
-const FamilySpec* FindFamilyOf(const GgufFile& file) {
-  const std::string_view architecture = ArchitectureOf(file);
-  const Keys keys(file, architecture);
-  const FamilySpec* found = nullptr;
+struct FoundFamily {
+  const FamilySpec* family = nullptr;
+  const GgufArchitecture* architecture = nullptr;
+};
+
+FoundFamily FindFamilyOf(const GgufFile& file) {
+  const std::string_view name = ArchitectureOf(file);
+  const Keys keys(file, name);
+  FoundFamily found;
   for (const FamilySpec* family : Families()) {
-    if (family->gguf == nullptr || family->gguf->name != architecture) continue;
-    if (family->gguf->owns == nullptr) {
-      if (found == nullptr) found = family;
-    } else if (family->gguf->owns(keys)) {
-      return family;
+    if (family->gguf == nullptr) continue;
+    const GgufArchitecture& architecture = GgufArchitectureOf(*family, HasExperts(keys));
+    if (architecture.name != name) continue;
+    if (architecture.owns == nullptr) {
+      if (found.family == nullptr) found = {family, &architecture};
+    } else if (architecture.owns(keys)) {
+      return {family, &architecture};
     }
   }
   return found;
@@ -131,8 +148,6 @@ class OwnBlocks {
   static constexpr std::string_view kBlock = "blk.";
   int64_t n_ = -1;  // -1: all
 };
-
-bool HasExperts(const Keys& keys) { return keys.Int("expert_count").value_or(0) > 0; }
 
 int64_t VocabularySize(const GgufFile& file) {
   const GgufFile::Tensor* embedding = file.Find("token_embd.weight");
@@ -345,21 +360,21 @@ class JoinedTensors {
 }  // namespace
 
 std::string GgufConfigJson(const GgufFile& file) {
-  const FamilySpec* family = FindFamilyOf(file);
+  const auto [family, architecture] = FindFamilyOf(file);
   if (family == nullptr) {
     file.Unsupported(kArchitectureKey, "is " + Quoted(ArchitectureOf(file)) + "; supported are " +
                                            GgufArchitectureNames() +
                                            "; other families load from safetensors");
   }
-  const Keys keys(file, family->gguf->name);
-  if (HasExperts(keys) && !family->gguf->has_experts) {
+  const Keys keys(file, architecture->name);
+  if (HasExperts(keys) && !architecture->has_experts) {
     keys.Unsupported("expert_count", "is above 0: mixture-of-experts models are not supported");
   }
   Json json = {{"architectures", Json::array({family->architectures[0]})},
                {"model_type", family->architectures[1]}};
   const int64_t vocab_size = VocabularySize(file);
   json["vocab_size"] = vocab_size;
-  family->gguf->read_config(keys, json);
+  architecture->read_config(keys, json);
   json["tie_word_embeddings"] = file.Find("output.weight") == nullptr;
   const auto token = [&](std::string_view key) {
     const auto id = TokenOf(file, key, vocab_size);
@@ -390,16 +405,17 @@ std::optional<std::string> GgufPoolingJson(const GgufFile& file) {
 SingleFileModel ReadGgufModel(GgufFile gguf) {
   const auto file = std::make_shared<const GgufFile>(std::move(gguf));
   SingleFileModel model;
-  const FamilySpec* family = FindFamilyOf(*file);
-  const Keys keys(*file, family == nullptr ? "" : family->gguf->name);
+  const auto [family, architecture] = FindFamilyOf(*file);
+  const Keys keys(*file, family == nullptr ? "" : architecture->name);
   // config.json refuses experts of a family without them, and the tensors have no names here. The
   // vocabulary stays readable.
-  if (family != nullptr && (family->gguf->has_experts || !HasExperts(keys))) {
+  if (family != nullptr && (architecture->has_experts || !HasExperts(keys))) {
     const OwnBlocks blocks(keys);
     JoinedTensors joined(*file, keys);
     for (const GgufFile::Tensor& tensor : file->tensors()) {
       if (IsPartOfConfig(tensor.name) || !blocks.Has(tensor.name)) continue;
-      for (const GgufName& renamed : HfNamesOf(*family->gguf, tensor.name)) {
+      if (architecture->ignores != nullptr && architecture->ignores(keys, tensor.name)) continue;
+      for (const GgufName& renamed : HfNamesOf(*architecture, tensor.name)) {
         if (!joined.Take(tensor, renamed)) AddTensor(*file, tensor, renamed, keys, &model);
       }
     }

@@ -87,20 +87,41 @@ constexpr Direction kToGguf = {&GgufPart::hf, &GgufPart::gguf};
 
 }  // namespace
 
+const GgufArchitecture& GgufArchitectureOf(const FamilySpec& family, bool has_experts) {
+  const GgufArchitecture* with_experts = family.gguf->with_experts;
+  return has_experts && with_experts != nullptr ? *with_experts : *family.gguf;
+}
+
+const GgufArchitecture& GgufArchitectureOf(const FamilySpec& family, const ModelConfig& config) {
+  bool has_experts = false;
+  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
+    has_experts = has_experts || config.HasExperts(layer);
+  }
+  return GgufArchitectureOf(family, has_experts);
+}
+
 const FamilySpec* FindGgufFamily(std::string_view architecture) {
   for (const FamilySpec* family : Families()) {
-    if (family->gguf != nullptr && family->gguf->name == architecture) return family;
+    if (family->gguf == nullptr) continue;
+    for (const bool has_experts : {false, true}) {
+      if (GgufArchitectureOf(*family, has_experts).name == architecture) return family;
+    }
   }
   return nullptr;
 }
 
 std::string GgufArchitectureNames() {
-  std::string names;
+  std::vector<std::string_view> names;
   for (const FamilySpec* family : Families()) {
-    if (family->gguf == nullptr || FindGgufFamily(family->gguf->name) != family) continue;
-    names += (names.empty() ? "" : ", ") + std::string(family->gguf->name);
+    if (family->gguf == nullptr) continue;
+    for (const bool has_experts : {false, true}) {
+      const std::string_view name = GgufArchitectureOf(*family, has_experts).name;
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    }
   }
-  return names;
+  std::string all;
+  for (const std::string_view name : names) all += (all.empty() ? "" : ", ") + std::string(name);
+  return all;
 }
 
 std::vector<GgufName> HfNamesOf(const GgufArchitecture& a, std::string_view gguf) {
@@ -119,9 +140,6 @@ std::vector<GgufName> GgufNamesOf(const GgufArchitecture& a, std::string_view hf
   std::vector<GgufName> names = hf.starts_with(a.block)
                                     ? RenameInBlock(a.parts, kToGguf, a.block, kBlock, hf)
                                     : Rename(a.ends, kToGguf, "", hf);
-  std::erase_if(names, [](const GgufName& name) {
-    return name.change == GgufChange::kFirstHalf || name.change == GgufChange::kSecondHalf;
-  });
   size_t n_taken = std::min<size_t>(names.size(), 1);
   if (!names.empty() && names.front().IsPart()) {
     while (n_taken < names.size() && names[n_taken].IsPart()) ++n_taken;

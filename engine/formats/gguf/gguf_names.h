@@ -12,6 +12,9 @@ namespace tandem::engine {
 
 // Names in GGUF files, by the architectures of the families. Reading and writing share them.
 
+// The family's architecture of models with or without experts. REQUIRES: GGUF has the family.
+const GgufArchitecture& GgufArchitectureOf(const FamilySpec& family, bool has_experts);
+const GgufArchitecture& GgufArchitectureOf(const FamilySpec& family, const ModelConfig& config);
 // The first family with this architecture; null: none.
 const FamilySpec* FindGgufFamily(std::string_view architecture);
 // Each architecture once: "llama, qwen2, …".

@@ -12,6 +12,8 @@ namespace tandem::engine {
 inline constexpr std::string_view kGgufByteLevelBpe = "gpt2";
 inline constexpr std::string_view kGgufSentencePiece = "llama";
 inline constexpr std::string_view kGgufUnigram = "t5";
+// Byte-pair encoding whose pieces have U+2581 for spaces and tokens for single bytes, by merges.
+inline constexpr std::string_view kGgufPieceBpe = "gemma4";
 
 // How a BPE vocabulary of a GGUF file splits text before merging, by the name in
 // `tokenizer.ggml.pre`. Reading and writing share the table.

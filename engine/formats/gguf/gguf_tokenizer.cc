@@ -39,17 +39,19 @@ const GgufPreTokenizer& FindPreTokenizer(const GgufFile& file) {
   file.Unsupported(kPreKey, "is " + Quoted(name) + "; supported are " + supported);
 }
 
-enum class Kind { kNone, kBpe, kSentencePiece, kUnigram };
+enum class Kind { kNone, kBpe, kPieceBpe, kSentencePiece, kUnigram };
 
 Kind KindOf(const GgufFile& file) {
   const auto name = file.String(kModelKey);
   if (!name || *name == "no_vocab" || *name == "none") return Kind::kNone;
   if (*name == kGgufByteLevelBpe) return Kind::kBpe;
+  if (*name == kGgufPieceBpe) return Kind::kPieceBpe;
   if (*name == kGgufSentencePiece) return Kind::kSentencePiece;
   if (*name == kGgufUnigram) return Kind::kUnigram;
-  file.Unsupported(
-      kModelKey, "is " + Quoted(*name) + "; supported are " + std::string(kGgufByteLevelBpe) +
-                     ", " + std::string(kGgufSentencePiece) + " and " + std::string(kGgufUnigram));
+  file.Unsupported(kModelKey, "is " + Quoted(*name) + "; supported are " +
+                                  std::string(kGgufByteLevelBpe) + ", " +
+                                  std::string(kGgufSentencePiece) + ", " +
+                                  std::string(kGgufPieceBpe) + " and " + std::string(kGgufUnigram));
 }
 
 // Tokens and their SentencePiece types, by id.
@@ -128,7 +130,7 @@ constexpr auto kEndKeys = std::to_array<std::string_view>(
 // The transformers class that reads our tokenizer files unchanged. Without it transformers chooses
 // a class by model type and builds another tokenizer.
 std::string_view TokenizerClassOf(const GgufFile& file, Kind kind) {
-  if (kind == Kind::kBpe) return "PreTrainedTokenizerFast";
+  if (kind == Kind::kBpe || kind == Kind::kPieceBpe) return "PreTrainedTokenizerFast";
   if (kind == Kind::kUnigram) return "T5Tokenizer";
   const FamilySpec* family = FindGgufFamily(file.String("general.architecture").value_or(""));
   return (family == nullptr ? GgufArchitecture{} : *family->gguf).sentencepiece_class;
@@ -160,8 +162,16 @@ void AddSampling(const GgufFile& file, Json* json) {
 
 }  // namespace
 
-std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
-  if (KindOf(file) != Kind::kBpe) return std::nullopt;
+namespace {
+
+// The stages around the merges of a tokenizer.json.
+struct BpeStages {
+  Json normalizer, pre_tokenizer, decoder;
+  bool ignore_merges = false;
+  bool has_bytes = false;  // unknown characters become tokens of their bytes
+};
+
+BpeStages ByteLevelStages(const GgufFile& file) {
   const GgufPreTokenizer& pre = FindPreTokenizer(file);
   if (!file.Has(kPreKey)) {
     spdlog::warn(
@@ -169,18 +179,53 @@ std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
         "model again",
         file.name(), Quoted(kPreKey));
   }
+  return {.normalizer = pre.nfc ? Json{{"type", "NFC"}} : Json(nullptr),
+          .pre_tokenizer = PreTokenizerJson(pre),
+          .decoder = {{"type", "ByteLevel"},
+                      {"add_prefix_space", false},
+                      {"trim_offsets", true},
+                      {"use_regex", false}},
+          .ignore_merges = pre.ignore_merges};
+}
+
+// As Google's tokenizer.json of Gemma: its split finds no spaces, since they were replaced before.
+BpeStages PieceStages() {
+  const auto replace = [](const char* from, const char* to) {
+    return Json{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  Json decoders = Json::array();
+  decoders.push_back(replace("\xE2\x96\x81", " "));
+  decoders.push_back({{"type", "ByteFallback"}});
+  decoders.push_back({{"type", "Fuse"}});
+  return {.normalizer = replace(" ", "\xE2\x96\x81"),
+          .pre_tokenizer = {{"type", "Split"},
+                            {"pattern", {{"String", " "}}},
+                            {"behavior", "MergedWithPrevious"},
+                            {"invert", false}},
+          .decoder = {{"type", "Sequence"}, {"decoders", std::move(decoders)}},
+          .has_bytes = true};
+}
+
+}  // namespace
+
+std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
+  const Kind kind = KindOf(file);
+  if (kind != Kind::kBpe && kind != Kind::kPieceBpe) return std::nullopt;
+  const BpeStages stages = kind == Kind::kBpe ? ByteLevelStages(file) : PieceStages();
   const Tokens tokens = ReadTokens(file);
   WarnOfRetyped(file, tokens);
   const auto merges = file.Strings(kMergesKey);
   if (!merges) throw Error(ErrorCode::kDataLoss, file.name() + ": no key " + Quoted(kMergesKey));
 
   Json added = Json::array();
+  Json unknown = nullptr;
   // Written as text: building a tree searches all names at each insertion and takes minutes.
   std::string vocab = "{";
   for (size_t id = 0; id < tokens.texts.size(); ++id) {
     const SentencePieceType type = tokens.types[id];
     const Json text(tokens.texts[id]);
     vocab += (id == 0 ? "" : ",") + text.dump() + ":" + std::to_string(id);
+    if (stages.has_bytes && type == SentencePieceType::kUnknown) unknown = text;
     const bool special = type == SentencePieceType::kControl || type == SentencePieceType::kUnknown;
     if (!special && type != SentencePieceType::kUserDefined) continue;
     added.push_back({{"id", id},
@@ -199,20 +244,16 @@ std::optional<std::string> GgufTokenizerJson(const GgufFile& file) {
   }
   rules += "]";
 
-  const Json normalizer = pre.nfc ? Json{{"type", "NFC"}} : Json(nullptr);
-  const Json decoder = {{"type", "ByteLevel"},
-                        {"add_prefix_space", false},
-                        {"trim_offsets", true},
-                        {"use_regex", false}};
+  const auto flag = [](bool is) { return is ? "true" : "false"; };
   return "{\"version\":\"1.0\",\"added_tokens\":" + added.dump() +
-         ",\"normalizer\":" + normalizer.dump() +
-         ",\"pre_tokenizer\":" + PreTokenizerJson(pre).dump() +
-         ",\"post_processor\":null,\"decoder\":" + decoder.dump() +
-         ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
-         "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
-         "\"byte_fallback\":false,\"ignore_merges\":" +
-         (pre.ignore_merges ? "true" : "false") + ",\"vocab\":" + vocab + ",\"merges\":" + rules +
-         "}}\n";
+         ",\"normalizer\":" + stages.normalizer.dump() +
+         ",\"pre_tokenizer\":" + stages.pre_tokenizer.dump() +
+         ",\"post_processor\":null,\"decoder\":" + stages.decoder.dump() +
+         ",\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":" + unknown.dump() +
+         ",\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":" +
+         flag(stages.has_bytes) + ",\"byte_fallback\":" + flag(stages.has_bytes) +
+         ",\"ignore_merges\":" + flag(stages.ignore_merges) + ",\"vocab\":" + vocab +
+         ",\"merges\":" + rules + "}}\n";
 }
 
 std::optional<std::string> GgufTokenizerModel(const GgufFile& file) {
@@ -274,6 +315,8 @@ std::optional<std::string> GgufTokenizerConfigJson(const GgufFile& file) {
     json["add_bos_token"] = *add;
   } else if (kind == Kind::kBpe) {
     json["add_bos_token"] = FindPreTokenizer(file).add_bos;
+  } else if (kind == Kind::kPieceBpe) {
+    json["add_bos_token"] = true;
   }
   if (const auto add = file.Bool(kAddEosKey)) {
     json["add_eos_token"] = *add;

@@ -120,6 +120,7 @@ const FamilySpec* FamilyOf(std::string_view architecture) {
     if (family != Families().front()) text += ", ";
     text += family->architectures.front();
   }
+  text += "; 'tandem models --families' tells what each can do";
   throw Error(ErrorCode::kUnsupported, text);
 }
 

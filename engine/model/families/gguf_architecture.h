@@ -23,7 +23,9 @@ enum class GgufChange : uint8_t {
   kKeyPairs,
   kPlus1,       // 1 is added
   kTransposed,  // Conv1D stored as a linear layer; its bias is unchanged
-  kFirstHalf,   // the first or second half of the rows; for readers only
+  // The first or second half of the rows of the file's tensor. Writers join halves of stacked
+  // experts only.
+  kFirstHalf,
   kSecondHalf,
   kOneRow,  // a matrix of one row, in files a vector; readers take both
   // Keys and values of DeepSeek's latent: the file has the two parts of each head apart, keys as
@@ -70,7 +72,9 @@ class GgufMetadata {
   // Integers or booleans; nullopt also when the value is no array.
   virtual std::optional<std::vector<int64_t>> Ints(std::string_view key) const = 0;
   virtual std::optional<bool> Bool(std::string_view key) const = 0;
+  virtual std::optional<std::vector<float>> Floats(std::string_view key) const = 0;  // likewise
   virtual bool HasTensor(std::string_view name) const = 0;
+  virtual std::optional<int64_t> TensorRows(std::string_view name) const = 0;
   // The divisors of rope frequencies in a tensor, one for each rotated pair; nullopt when the file
   // has no such tensor. Throws kDataLoss for another number of them.
   virtual std::optional<std::vector<float>> RopeDivisors(std::string_view tensor,
@@ -89,7 +93,8 @@ class GgufMetadata {
 // A key without the architecture's name, and its value.
 struct GgufSetting {
   std::string_view key;
-  std::variant<uint32_t, float, bool, std::string_view, std::vector<bool>, std::vector<uint32_t>>
+  std::variant<uint32_t, float, bool, std::string_view, std::vector<bool>, std::vector<uint32_t>,
+               std::vector<float>>
       value;
 };
 
@@ -101,6 +106,12 @@ using GgufLimit = std::string (*)(const ModelConfig& config);
 inline constexpr std::string_view kGgufRopeDivisors = "rope_freqs.weight";
 inline constexpr std::string_view kGgufShortRopeDivisors = "rope_factors_short.weight";
 inline constexpr std::string_view kGgufLongRopeDivisors = "rope_factors_long.weight";
+
+// A tensor of zeros that other programs require and never read.
+struct GgufFiller {
+  std::string name;
+  std::vector<int64_t> shape;  // outermost axis first
+};
 
 struct GgufArchitecture {
   std::string_view name;            // value of `general.architecture`
@@ -120,6 +131,18 @@ struct GgufArchitecture {
   bool (*owns)(const GgufMetadata& metadata) = nullptr;
   // Says how readers of other programs compute differently; empty if they do not. Null: never.
   std::string (*caveat)(const ModelConfig& config) = nullptr;
+  // The divisors of rope frequencies in kGgufRopeDivisors. Null: Llama 3's, where the rope has
+  // them.
+  std::vector<float> (*rope_divisors)(const ModelConfig& config) = nullptr;
+  std::vector<GgufFiller> (*fillers)(const ModelConfig& config) = nullptr;
+  // Whether readers leave out a tensor. Null: they leave out none.
+  bool (*ignores)(const GgufMetadata& metadata, std::string_view tensor) = nullptr;
+  // Fixed factors of a config that its file has within the weights. `factor` multiplies the number
+  // `row` of a weight's rows, which has no other order in the file. `folded` is the file's config.
+  float (*factor)(const ModelConfig& config, std::string_view weight, int64_t row) = nullptr;
+  ModelConfig (*folded)(const ModelConfig& config) = nullptr;
+  // Of the family's models with experts, under the same or another name. Null: this one.
+  const GgufArchitecture* with_experts = nullptr;
 };
 
 }  // namespace tandem::engine

@@ -112,9 +112,14 @@ std::vector<bool> ReadGgufLayersWithoutMlp(const GgufMetadata& metadata) {
 void ReadGgufDecoder(const GgufMetadata& metadata, Json& json, const GgufDecoderForm& form) {
   const int64_t heads = metadata.RequiredInt("attention.head_count");
   json["hidden_size"] = metadata.RequiredInt("embedding_length");
-  const auto widths = form.heads_by_layer ? metadata.Ints(kMlpWidth) : std::nullopt;
-  json["intermediate_size"] =
-      widths ? NumberOfLayers(metadata, kMlpWidth, *widths) : metadata.RequiredInt(kMlpWidth);
+  const auto widths =
+      form.heads_by_layer || form.any_mlp_width ? metadata.Ints(kMlpWidth) : std::nullopt;
+  if (widths && form.any_mlp_width) {
+    json["intermediate_size"] = *widths;
+  } else {
+    json["intermediate_size"] =
+        widths ? NumberOfLayers(metadata, kMlpWidth, *widths) : metadata.RequiredInt(kMlpWidth);
+  }
   json["num_hidden_layers"] = GgufLayers(metadata);
   json["num_attention_heads"] = heads;
   const auto by_layer = form.heads_by_layer ? metadata.Ints(kKeyHeads) : std::nullopt;

@@ -21,6 +21,7 @@ struct GgufDecoderForm {
   bool partial_rope = false;  // heads may be rotated in part
   GgufMscale mscale = GgufMscale::kNone;
   bool heads_by_layer = false;  // or the MLP's width: 0 in layers without them
+  bool any_mlp_width = false;   // by layer; config.json has the list
   std::string_view eps_key = "attention.layer_norm_rms_epsilon";
   const char* eps_field = "rms_norm_eps";
 };

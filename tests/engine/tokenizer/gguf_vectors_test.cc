@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <tuple>
@@ -167,6 +169,41 @@ TEST(GgufVocabulary, PiecesThatTheUserDefinedAreFoundWhereTheyHoldSpaces) {
   EXPECT_EQ(Decode(*files.tokenizer, Ids{4, 6, 5, 4}, false), "a      a");
   EXPECT_EQ(files.tokenizer->Encode("a a", SpecialTokens::kPlainText), (Ids{4, 7}))
       << "a spelling that is a piece already stays that piece's";
+}
+
+// Gemma 4's: pieces with U+2581 that merge by rank, and tokens of single bytes.
+TEST(GgufVocabulary, PiecesMergeByRankAndOtherCharactersAreBytes) {
+  const std::string mark = "\xE2\x96\x81";
+  std::vector<std::string> tokens{"<pad>", "<eos>", "<bos>", "<unk>"};
+  std::vector<int32_t> types{3, 3, 3, 2};
+  for (int byte = 0; byte < 256; ++byte) {
+    std::array<char, 8> text{};
+    std::snprintf(text.data(), text.size(), "<0x%02X>", static_cast<unsigned>(byte));
+    tokens.emplace_back(text.data());
+    types.push_back(6);
+  }
+  for (const std::string& piece : {mark, std::string("a"), std::string("b"), mark + "a",
+                                   std::string("ab"), std::string("\n"), std::string("<tool>")}) {
+    types.push_back(piece == "<tool>" ? 4 : 1);
+    tokens.push_back(piece);
+  }
+  tests::GgufWriter writer;
+  writer.Add("tokenizer.ggml.model", "gemma4");
+  writer.Add("tokenizer.ggml.tokens", tokens);
+  writer.Add("tokenizer.ggml.token_type", types);
+  writer.Add("tokenizer.ggml.merges", std::vector<std::string>{"a b", mark + " a"});
+  writer.Add("tokenizer.ggml.bos_token_id", uint32_t{2});
+  const std::string bytes = writer.Bytes();
+
+  const TokenizerFiles files = Load(ModelDir::FromBytes("m.gguf", std::as_bytes(std::span(bytes))));
+
+  const auto encode = [&](std::string_view text) {
+    return files.tokenizer->Encode(text, SpecialTokens::kPlainText);
+  };
+  EXPECT_EQ(encode("ab a"), (Ids{264, 263})) << "the first merge comes first";
+  EXPECT_EQ(encode(" ab"), (Ids{260, 264}));
+  EXPECT_EQ(encode("a\n\xC3\xA9"), (Ids{261, 265, 4 + 0xC3, 4 + 0xA9}));
+  EXPECT_EQ(Decode(*files.tokenizer, Ids{264, 263, 4 + 0xC3, 4 + 0xA9}, false), "ab a\xC3\xA9");
 }
 
 tests::GgufWriter VocabularyOfBytes(const std::vector<std::string>& tokens,

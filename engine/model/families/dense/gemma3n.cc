@@ -15,6 +15,7 @@
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/dense/gemma3n_gguf.h"
 #include "engine/model/families/dense/gemma_layer_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gemma_decoder.h"
@@ -22,6 +23,17 @@
 #include "engine/model/families/text_part.h"
 
 namespace tandem::engine::gemma3n {
+
+// The root of Phi(z) = share, by bisection.
+float DeviationsOf(double share) {
+  double low = -10, high = 10;
+  for (int step = 0; step < 100; ++step) {
+    const double middle = (low + high) / 2;
+    (0.5 * std::erfc(-middle / std::sqrt(2.0)) < share ? low : high) = middle;
+  }
+  return static_cast<float>(low);
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -64,17 +76,6 @@ Json WithOneWidth(const Json& json, ModelConfig& parts, int64_t n_layers,
   Json one = json;
   one[kField] = widest;
   return one;
-}
-
-// The number of standard deviations above the mean below which `share` of a normal distribution
-// lies: the root of Phi(z) = share, by bisection.
-float DeviationsOf(double share) {
-  double low = -10, high = 10;
-  for (int step = 0; step < 100; ++step) {
-    const double middle = (low + high) / 2;
-    (0.5 * std::erfc(-middle / std::sqrt(2.0)) < share ? low : high) = middle;
-  }
-  return static_cast<float>(low);
 }
 
 void SetCuts(ModelConfig& c) {
@@ -410,6 +411,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::gemma3n

@@ -14,6 +14,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/dense/gemma4_gguf.h"
 #include "engine/model/families/dense/gemma_layer_parts.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
@@ -32,14 +33,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 4> kArchitectures{
     "Gemma4ForCausalLM", "gemma4_text", "Gemma4ForConditionalGeneration", "gemma4"};
 
-constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
 constexpr double kGlobalRotaryPart = 0.25;
 constexpr int64_t kGlobalHeadDim = 512;
 constexpr int64_t kPattern = 6;  // every layer has a window except each sixth
-constexpr const char* kFull = "full_attention";
-constexpr const char* kSliding = "sliding_attention";
-
-constexpr ExpertKeys kExpertKeys{.top_k = "top_k_experts", .normalise = true, .aux_loss = 0};
 constexpr ExpertNames kExpertNames{.router = "router.proj.weight", .experts = "experts"};
 
 [[noreturn]] void ThrowBad(const std::string& source, const std::string& what) {
@@ -430,6 +426,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
     .maxtext = &kMaxText,
     .lora = &kLora,
 };

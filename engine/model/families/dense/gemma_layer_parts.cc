@@ -1,5 +1,6 @@
 #include "engine/model/families/dense/gemma_layer_parts.h"
 
+#include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -32,6 +33,15 @@ void CheckSharedLayers(const ModelConfig& c, const std::string& source) {
 }
 
 float Root(int64_t n) { return std::sqrt(static_cast<float>(n)); }
+
+int64_t TokenCount(const ModelConfig& c) { return c.vocab_size; }
+int64_t TokenRow(const ModelConfig& c, int64_t token) {
+  return token < c.gemma.per_layer_vocab ? token : 0;
+}
+
+constexpr std::string_view kGgufCap = "final_logit_softcapping";
+constexpr std::string_view kGgufWindow = "attention.sliding_window";
+constexpr int64_t kUsualWindow = 512;
 
 }  // namespace
 
@@ -130,6 +140,44 @@ Act RunNormedAttention(WeightCursor& w, const ModelConfig& c, Act h, int64_t lay
   }
   return Project(ops, ops.Attention(q, shared.k, shared.v, spec, shared.layer),
                  TakeProjection(w, c.attention_bias));
+}
+
+const GgufOrder kGgufEveryToken{.count = TokenCount, .of = TokenRow};
+
+void ReadGgufGemmaLayers(const GgufMetadata& metadata, int64_t n_shared, Json& json) {
+  json["sliding_window"] = metadata.Int(kGgufWindow).value_or(kUsualWindow);
+  ReadGgufCap(metadata, kGgufCap, "final_logit_softcapping", json);
+  json["num_kv_shared_layers"] = metadata.Int(kGgufSharedKv).value_or(n_shared);
+  json["vocab_size_per_layer_input"] = json["vocab_size"];
+}
+
+// llama.cpp requires a window, and has a cap unless the file says 0.
+void AddGgufGemmaLayers(const ModelConfig& c, std::vector<GgufSetting>& settings) {
+  const auto add = [&](std::string_view key, int64_t value) {
+    settings.push_back({key, static_cast<uint32_t>(value)});
+  };
+  add(kGgufWindow, c.attention.window > 0 ? c.attention.window : kUsualWindow);
+  std::vector<bool> windowed;
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) windowed.push_back(IsWindowed(c, layer));
+  settings.push_back({kGgufWindowPattern, std::move(windowed)});
+  settings.push_back({"rope.freq_base_swa", static_cast<float>(c.local_rope_theta)});
+  add(kGgufSharedKv, c.gemma.n_shared_kv_layers);
+  add(kGgufLayerInput, c.gemma.per_layer_dim);
+  settings.push_back({kGgufCap, c.logit_cap});
+}
+
+bool IsGgufSharedKey(const GgufMetadata& metadata, int64_t n_shared, std::string_view tensor) {
+  constexpr std::string_view kBlock = "blk.";
+  if (!tensor.starts_with(kBlock)) return false;
+  const char* const end = tensor.data() + tensor.size();
+  int64_t block = 0;
+  const auto [stop, failed] = std::from_chars(tensor.data() + kBlock.size(), end, block);
+  if (failed != std::errc()) return false;
+  const std::string_view name(stop, static_cast<size_t>(end - stop));
+  const bool is_key =
+      name == ".attn_k.weight" || name == ".attn_v.weight" || name == ".attn_k_norm.weight";
+  const int64_t shared = metadata.Int(kGgufSharedKv).value_or(n_shared);
+  return is_key && block >= GgufLayers(metadata) - shared;
 }
 
 }  // namespace tandem::engine

@@ -8,6 +8,7 @@
 
 #include "engine/model/families/config.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/gguf_architecture.h"
 #include "engine/model/families/layer_ops.h"
 #include "engine/model/families/weights.h"
 
@@ -55,5 +56,47 @@ void ListNormedAttention(std::vector<WeightSpec>& specs, const std::string& pref
                          const ModelConfig& config, int64_t layer, bool has_values);
 Act RunNormedAttention(WeightCursor& weights, const ModelConfig& config, Act h, int64_t layer,
                        bool has_values, SharedKeysByKind& shared, LayerOps& ops);
+
+// GGUF files have an embedding for every token; those beyond the config's have that of token 0.
+// Readers take all of them.
+extern const GgufOrder kGgufEveryToken;
+inline constexpr auto kGgufLayerInputEnds = std::to_array<GgufPart>({
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer", GgufChange::kNone, &kGgufEveryToken},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer"},
+    {"per_layer_model_proj", "model.per_layer_model_projection"},
+    {"per_layer_proj_norm", "model.per_layer_projection_norm"},
+});
+inline constexpr auto kGgufNormedGemmaParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"ffn_norm", "pre_feedforward_layernorm"},
+    {"post_ffw_norm", "post_feedforward_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+    {"inp_gate", "per_layer_input_gate"},
+    {"proj", "per_layer_projection"},
+    {"post_norm", "post_per_layer_input_norm"},
+});
+inline constexpr std::string_view kGgufWindowPattern = "attention.sliding_window_pattern";
+inline constexpr std::string_view kGgufSharedKv = "attention.shared_kv_layers";
+inline constexpr std::string_view kGgufLayerInput = "embedding_length_per_layer_input";
+// The window, the layers' embeddings, and the cap of the logits. `n_shared` is for files without
+// the number of layers that share keys.
+void ReadGgufGemmaLayers(const GgufMetadata& metadata, int64_t n_shared,
+                         nlohmann::ordered_json& json);
+void AddGgufGemmaLayers(const ModelConfig& config, std::vector<GgufSetting>& settings);
+// Whether the tensor is of the keys or values of a layer that reads those of an earlier one. Files
+// of other programs have them.
+bool IsGgufSharedKey(const GgufMetadata& metadata, int64_t n_shared, std::string_view tensor);
 
 }  // namespace tandem::engine

@@ -13,8 +13,13 @@
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/family.h"
+#include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_config.h"
+#include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_rope.h"
+#include "engine/model/families/hybrid/mamba_gguf.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
 #include "engine/model/families/llama_decoder.h"
 
@@ -188,6 +193,112 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
 }
 
+constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_n_heads",
+                                      .head_dim = "mamba_d_head",
+                                      .n_groups = "mamba_n_groups",
+                                      .state_dim = "mamba_d_state",
+                                      .kernel = "mamba_d_conv",
+                                      .conv_bias = "mamba_conv_bias",
+                                      .proj_bias = "mamba_proj_bias"};
+
+void ReadGguf(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  ReadMambaGguf(metadata, kGgufFields, json);
+  json["mamba_d_ssm"] = metadata.RequiredInt("ssm.inner_size");
+  json["mamba_rms_norm"] = metadata.HasTensor("blk.0.ssm_norm.weight");
+  json["mamba_norm_before_gate"] = false;
+  json["hidden_act"] = "silu";
+  json["mlp_bias"] = false;
+  json["projectors_bias"] = false;
+}
+
+std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+  std::vector<GgufSetting> settings = GgufDecoderSizes(c);
+  AddMambaGguf(c, settings);
+  return settings;
+}
+
+// Of a row of a scan's input: its gate, x, B, C or dt.
+float ScanFactor(const ModelConfig& c, int64_t row) {
+  const ScanSpec& scan = c.recurrent.scan;
+  const int64_t states = scan.n_groups * scan.state_dim;
+  size_t part = 0;
+  for (const int64_t size : {scan.outputs(), scan.outputs(), states, states}) {
+    if (row < size) break;
+    row -= size;
+    ++part;
+  }
+  return c.branches.scan_parts[part];
+}
+
+// Files have the multipliers within the weights, as llama.cpp's converter writes them.
+float GgufFactor(const ModelConfig& c, std::string_view weight, int64_t row) {
+  const BranchMultipliers& by = c.branches;
+  if (weight == "model.embed_tokens.weight") return c.embedding_multiplier;
+  if (weight == "lm_head.weight") return c.logit_multiplier;
+  if (weight.ends_with("self_attn.q_proj.weight")) return by.attention_in;
+  if (weight.ends_with("self_attn.k_proj.weight")) return by.attention_in * by.keys;
+  if (weight.ends_with("self_attn.v_proj.weight")) return by.attention_in;
+  if (weight.ends_with("self_attn.o_proj.weight")) return by.attention_out;
+  if (weight.ends_with("mamba.in_proj.weight")) return by.scan_in * ScanFactor(c, row);
+  if (weight.ends_with("mamba.out_proj.weight")) return by.scan_out;
+  if (weight.ends_with("feed_forward.gate_proj.weight")) return by.mlp_gate;
+  if (weight.ends_with("feed_forward.down_proj.weight")) return by.mlp_down;
+  return 1;
+}
+
+ModelConfig Folded(const ModelConfig& config) {
+  ModelConfig c = config;
+  c.branches = {};
+  c.embedding_multiplier = c.logit_multiplier = 1;
+  return c;
+}
+
+std::string RefuseNormBeforeGate(const ModelConfig& c) {
+  return c.recurrent.norm == ScanNorm::kBeforeGate ? "'mamba_norm_before_gate'" : "";
+}
+std::string RefuseTiedMultipliers(const ModelConfig& c) {
+  return c.tied_embeddings && c.embedding_multiplier != c.logit_multiplier
+             ? "tied embeddings with another multiplier than the head's"
+             : "";
+}
+
+constexpr auto kGgufParts = std::to_array<GgufPart>({
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"ffn_norm", "pre_ff_layernorm.weight"},  // the file's name has no ".weight"
+    {"ffn_gate", "feed_forward.gate_proj"},
+    {"ffn_up", "feed_forward.up_proj"},
+    {"ffn_down", "feed_forward.down_proj"},
+    {"ssm_in", "mamba.in_proj"},
+    {"ssm_conv1d", "mamba.conv1d", GgufChange::kTaps},
+    {"ssm_dt.bias", "mamba.dt_bias"},
+    {"ssm_a", "mamba.A_log", GgufChange::kNegativeExpColumn},
+    {"ssm_d", "mamba.D", GgufChange::kColumn},
+    {"ssm_norm", "mamba.norm", GgufChange::kGroups},
+    {"ssm_out", "mamba.out_proj"},
+});
+constexpr auto kGgufEnds = std::to_array<GgufPart>({
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.final_layernorm"},
+    {"output", "lm_head"},
+});
+constexpr auto kGgufLimits = std::to_array<GgufLimit>(
+    {RefuseUntruncatedYarn, RefuseAttentionBias, RefuseMlpBias, RefuseScanBiases,
+     RefuseTimeStepLimit, RequireDividedScan, RefuseNormBeforeGate, RefuseTiedMultipliers});
+constexpr GgufArchitecture kGguf{.name = "falcon-h1",
+                                 .parts = kGgufParts,
+                                 .ends = kGgufEnds,
+                                 .block = kGgufDecoderBlock,
+                                 .read_config = ReadGguf,
+                                 .write_config = WriteGguf,
+                                 .limits = kGgufLimits,
+                                 .factor = GgufFactor,
+                                 .folded = Folded};
+
 }  // namespace
 
 extern constinit const FamilySpec kFamily{
@@ -200,6 +311,7 @@ extern constinit const FamilySpec kFamily{
     .list_ropes = ListLlamaRopes,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
+    .gguf = &kGguf,
 };
 
 }  // namespace tandem::engine::falcon_h1

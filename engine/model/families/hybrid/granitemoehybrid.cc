@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/expert_gguf.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -215,6 +216,7 @@ constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_n_heads",
                                       .kernel = "mamba_d_conv",
                                       .conv_bias = "mamba_conv_bias",
                                       .proj_bias = "mamba_proj_bias"};
+constexpr std::string_view kGgufSharedWidth = "expert_shared_feed_forward_length";
 constexpr std::string_view kGgufHasRope = "rope.scaling.finetuned";
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
@@ -228,6 +230,10 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["shared_intermediate_size"] = ffn;
   json["num_local_experts"] = 0;
   json["num_experts_per_tok"] = 0;
+  if (metadata.Int("expert_count").value_or(0) > 0) {
+    ReadGgufExperts(metadata, kKeys.count, json);
+    json["shared_intermediate_size"] = metadata.RequiredInt(kGgufSharedWidth);
+  }
   json["position_embedding_type"] = metadata.Bool(kGgufHasRope).value_or(true) ? "rope" : "nope";
   json["layer_types"] = Json::array();
   for (const bool is_scan : ReadGgufLayersWithoutHeads(metadata)) {
@@ -235,11 +241,18 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   }
 }
 
-std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
+// With experts, the file's width is theirs, and the shared MLP has a key of its own.
+std::vector<GgufSetting> WriteGguf(const ModelConfig& config) {
+  ModelConfig c = config;
+  const bool has_experts = c.experts.router.n_experts > 0;
+  if (has_experts) c.ffn_dim = c.experts.ffn_dim;
   std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
+  if (has_experts) {
+    AddGgufExperts(c, settings);
+    settings.push_back({kGgufSharedWidth, static_cast<uint32_t>(config.ffn_dim)});
+  }
   SetGgufHeadsByLayer(
-      c, [](const ModelConfig& config, int64_t layer) { return !config.IsRecurrent(layer); },
-      settings);
+      c, [](const ModelConfig& each, int64_t layer) { return !each.IsRecurrent(layer); }, settings);
   AddMambaGguf(c, settings);
   AddGgufMultipliers(c, settings);
   settings.push_back({kGgufHasRope, c.layer_ropes.empty()});
@@ -254,20 +267,13 @@ int64_t UpRow(const ModelConfig& c, int64_t row) { return c.ffn_dim + row; }
 constexpr GgufOrder kGateRows{.count = HalfRows, .of = GateRow, .is_part = true};
 constexpr GgufOrder kUpRows{.count = HalfRows, .of = UpRow, .is_part = true};
 
-std::string RefuseExperts(const ModelConfig& c) {
-  return c.experts.router.n_experts > 0 ? "experts" : "";
-}
-
-constexpr auto kGgufParts = std::to_array<GgufPart>({
+constexpr auto kGgufMixerParts = std::to_array<GgufPart>({
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
     {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
     {"attn_v", "self_attn.v_proj"},
     {"attn_output", "self_attn.o_proj"},
     {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "shared_mlp.input_linear", GgufChange::kNone, &kGateRows},
-    {"ffn_up", "shared_mlp.input_linear", GgufChange::kNone, &kUpRows},
-    {"ffn_down", "shared_mlp.output_linear"},
     {"ssm_in", "mamba.in_proj"},
     {"ssm_conv1d", "mamba.conv1d", GgufChange::kTaps},
     {"ssm_dt.bias", "mamba.dt_bias"},
@@ -276,16 +282,42 @@ constexpr auto kGgufParts = std::to_array<GgufPart>({
     {"ssm_norm", "mamba.norm", GgufChange::kGroups},
     {"ssm_out", "mamba.out_proj"},
 });
+constexpr auto kGgufParts = JoinGgufParts(
+    kGgufMixerParts, std::to_array<GgufPart>({
+                         {"ffn_gate", "shared_mlp.input_linear", GgufChange::kNone, &kGateRows},
+                         {"ffn_up", "shared_mlp.input_linear", GgufChange::kNone, &kUpRows},
+                         {"ffn_down", "shared_mlp.output_linear"},
+                     }));
+constexpr auto kGgufExpertParts =
+    JoinGgufParts(kGgufMixerParts,
+                  std::to_array<GgufPart>({
+                      {"ffn_gate_shexp", "shared_mlp.input_linear", GgufChange::kNone, &kGateRows},
+                      {"ffn_up_shexp", "shared_mlp.input_linear", GgufChange::kNone, &kUpRows},
+                      {"ffn_down_shexp", "shared_mlp.output_linear"},
+                      {"ffn_gate_inp", "block_sparse_moe.router.layer"},
+                      {"ffn_gate_exps", "block_sparse_moe.experts.{E}.gate_proj"},
+                      {"ffn_up_exps", "block_sparse_moe.experts.{E}.up_proj"},
+                      {"ffn_down_exps", "block_sparse_moe.experts.{E}.down_proj"},
+                  }));
 constexpr auto kGgufLimits = std::to_array<GgufLimit>(
-    {RefuseExperts, RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseAttentionBias,
-     RefuseScanBiases, RefuseTimeStepLimit, RequireDividedScan});
+    {RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseAttentionBias, RefuseScanBiases,
+     RefuseTimeStepLimit, RequireDividedScan});
+constexpr GgufArchitecture kGgufWithExperts{.name = "granitehybrid",
+                                            .parts = kGgufExpertParts,
+                                            .ends = kGgufDecoderEnds,
+                                            .block = kGgufDecoderBlock,
+                                            .read_config = ReadGguf,
+                                            .write_config = WriteGguf,
+                                            .limits = kGgufLimits,
+                                            .has_experts = true};
 constexpr GgufArchitecture kGguf{.name = "granitehybrid",
                                  .parts = kGgufParts,
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGguf,
                                  .write_config = WriteGguf,
-                                 .limits = kGgufLimits};
+                                 .limits = kGgufLimits,
+                                 .with_experts = &kGgufWithExperts};
 
 }  // namespace
 

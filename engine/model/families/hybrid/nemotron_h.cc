@@ -15,15 +15,18 @@
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
-#include "engine/model/families/gguf_architecture.h"
-#include "engine/model/families/gguf_config.h"
-#include "engine/model/families/gguf_limits.h"
-#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hybrid/mamba_gguf.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
+#include "engine/model/families/hybrid/nemotron_gguf.h"
 
 namespace tandem::engine::nemotron_h {
+
+Mixer MixerOf(const ModelConfig& c, int64_t layer) {
+  if (c.IsRecurrent(layer)) return Mixer::kMamba;
+  if (c.IsMlp(layer)) return Mixer::kMlp;
+  return c.HasExperts(layer) ? Mixer::kExperts : Mixer::kAttention;
+}
+
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -50,8 +53,6 @@ constexpr ExpertKeys kKeys{.count = "n_routed_experts",
                            .normalise = true,
                            .ffn_dim = 7688,
                            .aux_loss = 0};
-
-enum class Mixer : uint8_t { kMamba, kAttention, kMlp, kExperts };
 
 struct MixerName {
   Mixer mixer;
@@ -141,12 +142,6 @@ void SetMixers(const std::vector<Mixer>& mixers, ModelConfig& c) {
     c.mlp_layers.push_back(mixer == Mixer::kMlp);
     c.experts.layers.push_back(mixer == Mixer::kExperts);
   }
-}
-
-Mixer MixerOf(const ModelConfig& c, int64_t layer) {
-  if (c.IsRecurrent(layer)) return Mixer::kMamba;
-  if (c.IsMlp(layer)) return Mixer::kMlp;
-  return c.HasExperts(layer) ? Mixer::kExperts : Mixer::kAttention;
 }
 
 void ParseMoe(const Json& json, ModelConfig& c, const std::string& source) {
@@ -391,92 +386,6 @@ void ShapeTiny(ModelConfig& c) {
   SetMixers({Mixer::kMamba, Mixer::kExperts, Mixer::kAttention, Mixer::kMlp}, c);
   c.layer_ropes.assign(static_cast<size_t>(c.n_layers), ModelConfig::kNoRope);
 }
-
-// llama.cpp requires this epsilon and takes that of the RMS norms, which files also have.
-constexpr GgufDecoderForm kGgufForm{.partial_rope = true,
-                                    .heads_by_layer = true,
-                                    .eps_key = "attention.layer_norm_epsilon",
-                                    .eps_field = "layer_norm_epsilon"};
-constexpr std::string_view kGgufRmsEps = "attention.layer_norm_rms_epsilon";
-constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_num_heads",
-                                      .head_dim = "mamba_head_dim",
-                                      .n_groups = "n_groups",
-                                      .state_dim = "ssm_state_size",
-                                      .kernel = "conv_kernel",
-                                      .conv_bias = "use_conv_bias",
-                                      .proj_bias = "use_bias"};
-// Of all published models; readers have none.
-constexpr float kLeastStep = 0.001f;
-
-void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json, kGgufForm);
-  ReadMambaGguf(metadata, kGgufFields, json);
-  json["mlp_hidden_act"] = "relu2";
-  json["mlp_bias"] = false;
-  json["time_step_min"] = ShortestDouble(kLeastStep);
-  const std::vector<bool> no_heads = ReadGgufLayersWithoutHeads(metadata);
-  const std::vector<bool> no_mlp = ReadGgufLayersWithoutMlp(metadata);
-  json["layers_block_type"] = Json::array();
-  for (size_t i = 0; i < no_heads.size(); ++i) {
-    json["layers_block_type"].push_back(!no_heads[i] ? "full_attention"
-                                        : !no_mlp[i] ? "mlp"
-                                                     : "linear_attention");
-  }
-}
-
-std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
-  SetGgufHeadsByLayer(
-      c,
-      [](const ModelConfig& config, int64_t layer) {
-        return MixerOf(config, layer) == Mixer::kAttention;
-      },
-      settings);
-  SetGgufMlpByLayer(
-      c, [](const ModelConfig& config, int64_t layer) { return config.IsMlp(layer); }, settings);
-  settings.push_back({kGgufRmsEps, c.norm_eps});
-  AddMambaGguf(c, settings);
-  return settings;
-}
-
-std::string RequireRelu2(const ModelConfig& c) {
-  return c.activation == Activation::kRelu2 ? "" : "'mlp_hidden_act' other than 'relu2'";
-}
-std::string RequireUsualStep(const ModelConfig& c) {
-  return c.recurrent.scan.least_dt == kLeastStep ? "" : "'time_step_min' other than 0.001";
-}
-// Their architecture is nemotron_h_moe.
-std::string RefuseExperts(const ModelConfig& c) {
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    if (MixerOf(c, layer) == Mixer::kExperts) return "layers with experts";
-  }
-  return "";
-}
-std::string Caveat(const ModelConfig&) {
-  return "llama.cpp has no least time step ('time_step_min')";
-}
-
-constexpr auto kGgufParts = JoinGgufParts(std::to_array<GgufPart>({
-                                              {"attn_norm", "norm"},
-                                              {"attn_q", "mixer.q_proj"},
-                                              {"attn_k", "mixer.k_proj"},
-                                              {"attn_v", "mixer.v_proj"},
-                                              {"attn_output", "mixer.o_proj"},
-                                              {"ffn_up", "mixer.up_proj"},
-                                              {"ffn_down", "mixer.down_proj"},
-                                          }),
-                                          kMambaGgufParts);
-constexpr auto kGgufLimits =
-    std::to_array<GgufLimit>({RefuseExperts, RequireRelu2, RefuseMlpBias, RequireUsualStep,
-                              RefuseScanBiases, RequireDividedScan});
-constexpr GgufArchitecture kGguf{.name = "nemotron_h",
-                                 .parts = kGgufParts,
-                                 .ends = kBackboneGgufEnds,
-                                 .block = kBackboneGgufBlock,
-                                 .read_config = ReadGguf,
-                                 .write_config = WriteGguf,
-                                 .limits = kGgufLimits,
-                                 .caveat = Caveat};
 
 }  // namespace
 
