@@ -5,12 +5,18 @@
 
 TANDEM is the program. DIR holds `llama-bench` and `llama-batched-bench` of llama.cpp or ik_llama.cpp, and
 `llama-quantize` for types such as mxfp4_moe. Each shape gets random weights (`tandem bench make-model`),
-and becomes a GGUF file (`tandem convert`; types that it does not write are quantised by the first peer). All programs
-read the same file with the same number of threads. A round runs every program once; the order turns from round to round.
+and becomes a GGUF file (`tandem convert`; types that it does not write are quantised by the first peer that can). All
+programs read the same file with the same number of threads. A round runs every program once; the order turns from round
+to round. `--peer` may name one directory twice, with different flags.
+
+A mixture of experts reads the experts that its tokens choose. The streams of a batch must therefore have different
+tokens. `llama-batched-bench` of ik_llama.cpp (8337e4c) writes token 0 everywhere: let it draw `std::rand() % n_vocab`
+instead, as llama.cpp's does, or its 16 streams read the experts of one.
 
 Prints one row for each figure: the medians, the ratio of ours over each peer's, the scatter of that ratio over the
 rounds, and our share of the machine's roof. `--isa avx2` forces our table (TANDEM_FORCE_ISA); build the peer for the
-same instruction set. `--peer-flags` adds flags to the peers' programs, such as "-rtr 1 -fa 1". Standard library only.
+same instruction set. `--peer-flags NAME="-rtr 1 -fa 1"` adds flags to a peer's programs; `--batch-flags NAME="-rtr"`
+gives its `llama-batched-bench` other ones. Standard library only.
 """
 
 import argparse
@@ -32,10 +38,12 @@ OURS = {
 }
 
 
-def run(command, **more):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, **more)
+def run(command, messages_too=False, **more):
+    """Returns what the program prints, with its messages on request."""
+    errors = subprocess.STDOUT if messages_too else subprocess.PIPE
+    done = subprocess.run([str(part) for part in command], stdout=subprocess.PIPE, stderr=errors, text=True, **more)
     if done.returncode != 0:
-        sys.exit(f"{shlex.join(map(str, command))} failed:\n{done.stderr[-2000:]}")
+        sys.exit(f"{shlex.join(map(str, command))} failed:\n{(done.stderr or done.stdout)[-2000:]}")
     return done.stdout
 
 
@@ -54,15 +62,28 @@ def measure_ours(options, model):
     return result
 
 
-def measure_peer(options, directory, model):
-    flags = shlex.split(options.peer_flags)
+def batch_speed(out):
+    """The tokens/s of the last row: of JSON lines, or of the table that ik_llama.cpp prints among its messages."""
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    if lines:
+        return json.loads(lines[-1])["speed_tg"]
+    rows = [line.strip("|").split("|") for line in out.splitlines() if re.match(r"^\|\s*\d", line)]
+    if not rows:
+        sys.exit(f"llama-batched-bench printed no row:\n{out}")
+    return float(rows[-1][7])  # S_TG t/s
+
+
+def measure_peer(options, name, model):
+    directory = options.peers[name]
+    flags = shlex.split(options.peer_flags.get(name, ""))
+    batch_flags = shlex.split(options.batch_flags[name]) if name in options.batch_flags else flags
     rows = json.loads(run([directory / "llama-bench", "-m", model, "-t", options.threads, "-r", 1, "-o", "json",
                            "-p", options.prompt_tokens, "-n", options.tokens, *flags]))
     result = {"prefill" if row["n_prompt"] else "one stream": [row["avg_ts"]] for row in rows}
     out = run([directory / "llama-batched-bench", "-m", model, "-t", options.threads, "-c", options.batch * 64,
-               "-npp", 16, "-ntg", options.tokens, "-npl", options.batch, "--output-format", "jsonl", *flags])
-    last = [line for line in out.splitlines() if line.startswith("{")][-1]
-    result["batch"] = [json.loads(last)["speed_tg"]]
+               "-npp", 16, "-ntg", options.tokens, "-npl", options.batch, "--output-format", "jsonl", *batch_flags],
+              messages_too=True)
+    result["batch"] = [batch_speed(out)]
     return result
 
 
@@ -70,7 +91,8 @@ def make_files(options, shape, directory):
     """Yields the type and the GGUF file of each type of a shape."""
     source = directory / shape
     if not source.exists():
-        run([options.tandem, "bench", "make-model", shape, source])
+        layers = ["--layers", options.layers] if options.layers else []
+        run([options.tandem, "bench", "make-model", shape, source, *layers])
     def convert(target, *more):
         run([options.tandem, "convert", source, target, "--to", "gguf", "--no-verify", "--no-certificate",
              "--quiet", *more])
@@ -85,7 +107,8 @@ def make_files(options, shape, directory):
             plain = directory / f"{shape}-bf16.gguf"
             if not plain.exists():
                 convert(plain, "--dtype", "bf16")
-            run([next(iter(options.peers.values())) / "llama-quantize", plain, target, kind.upper(), options.threads])
+            quantizer = next(path for path in options.peers.values() if (path / "llama-quantize").exists())
+            run([quantizer / "llama-quantize", plain, target, kind.upper(), options.threads])
         yield kind, target
 
 
@@ -114,12 +137,16 @@ def main():
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=32, help="that the peers decode in a run")
     parser.add_argument("--isa", help="our instruction set (TANDEM_FORCE_ISA)")
-    parser.add_argument("--peer-flags", default="")
+    parser.add_argument("--peer-flags", action="append", default=[], metavar="NAME=FLAGS")
+    parser.add_argument("--batch-flags", action="append", default=[], metavar="NAME=FLAGS")
+    parser.add_argument("--layers", type=int, help="makes models with fewer layers")
     parser.add_argument("--dir", type=pathlib.Path, help="keeps the models there")
     options = parser.parse_args()
     options.shape = options.shape or ["llama-1b"]
     options.type = options.type or ["q8_0", "q4_0"]
     options.peers = {}
+    options.peer_flags = dict(flags.split("=", 1) for flags in options.peer_flags)
+    options.batch_flags = dict(flags.split("=", 1) for flags in options.batch_flags)
     for peer in options.peer:
         name, _, directory = peer.partition("=")
         options.peers[name] = pathlib.Path(directory)
@@ -135,8 +162,8 @@ def main():
         for shape in options.shape:
             for kind, model in make_files(options, shape, directory):
                 sides = {"tandem": lambda m=model: measure_ours(options, m)}
-                for name, path in options.peers.items():
-                    sides[name] = lambda p=path, m=model: measure_peer(options, p, m)
+                for name in options.peers:
+                    sides[name] = lambda n=name, m=model: measure_peer(options, n, m)
                 rounds = []
                 for number in range(options.pairs):
                     order = list(sides)
