@@ -29,6 +29,7 @@ struct AppConfig {
   std::vector<std::string> adapter;
   bool any_model_name = false;
   std::string dtype = "auto";
+  std::string kv_dtype = "auto";
   int64_t max_model_len = 0;
   std::string chat_template;
   std::string reasoning_parser = "auto";

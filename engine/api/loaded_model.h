@@ -43,7 +43,7 @@ struct LoadedModel {
   std::shared_ptr<const GrammarCompiler> grammars;  // for GenerationRequest::grammar; never null
   std::string format;                               // ModelDir::format
   std::string weights_dtype;  // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
-  std::string kv_dtype;       // the compute dtype: "f32" or "bf16"
+  std::string kv_dtype;       // the compute dtype, "f32" or "bf16"; or "int8"
   int64_t vocab_size = 0;
   int64_t hidden_dim = 0;     // length of an embedding
   int64_t max_model_len = 0;  // the smaller of the model's and the option's

@@ -7,6 +7,7 @@
 
 #include "engine/kernels/block_formats.h"
 #include "engine/tensor/dtype.h"
+#include "engine/tensor/kv_format.h"
 
 namespace tandem::engine {
 
@@ -23,9 +24,10 @@ struct EngineOptions {
   BlockFormat block = BlockFormat::kNone;
   std::filesystem::path cache_dir;  // packed weights; empty: memory only
   int64_t cache_limit_bytes = 64LL << 30;
-  int threads = 0;             // compute workers, the engine thread included; 0: physical cores
-  int64_t max_seqs = 64;       // sequences running at once
-  int64_t max_model_len = 0;   // context bound in tokens; 0: the model's own
+  int threads = 0;            // compute workers, the engine thread included; 0: physical cores
+  int64_t max_seqs = 64;      // sequences running at once
+  int64_t max_model_len = 0;  // context bound in tokens; 0: the model's own
+  KvFormat kv_format = KvFormat::kCompute;
   int64_t kv_cache_bytes = 0;  // 0: derived from memory_bytes
   int64_t memory_bytes = 0;    // budget for weights, KV and scratch; 0: 80 % of available memory
   // Prompt tokens computed in one step, all sequences together; 0: by the model's size.

@@ -8,6 +8,7 @@
 #include "engine/base/ids.h"
 #include "engine/kv/kv_window.h"
 #include "engine/tensor/dtype.h"
+#include "engine/tensor/kv_format.h"
 
 namespace tandem::engine {
 
@@ -30,6 +31,7 @@ class KvCache {
     int64_t n_blocks = 0;
     // By table: what the queries of its layers see.
     std::vector<KvWindow> windows = {KvWindow{}};
+    KvFormat format = KvFormat::kCompute;
 
     int64_t block_bytes() const;
   };

@@ -41,11 +41,12 @@ void Contain(const Action& action, const Fail& fail) {
 }
 
 // Cached keys and values are reused only by the arithmetic that computed them. The model's
-// fingerprint names weights and compute dtype, which is also the KV dtype.
+// fingerprint names weights and compute dtype.
 Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
   hash.Update(std::as_bytes(std::span(kernels.key)));
+  hash.Update(std::as_bytes(std::span(model.kv_dtype)));
   return hash.Finish();
 }
 
@@ -61,7 +62,8 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
       ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_) {
   // The runner's scratch determines the cache size, and the runner borrows the cache: create both,
   // then resize the cache.
-  KvCache::Shape shape = ModelRunner::WindowedKvShape(*model_.model, model_.max_model_len);
+  KvCache::Shape shape =
+      ModelRunner::WindowedKvShape(*model_.model, model_.max_model_len, options_.kv_format);
   kv_.emplace(shape);
   states_.emplace(0, 0);
   runner_.emplace(model_.model, ops_, *kv_, *states_, StepRows(options_), StepLogitRows(options_));

@@ -80,7 +80,7 @@ int64_t StepLogitRows(const EngineOptions& options) {
 MemoryPlan PlanMemory(const ModelDir& dir, const EngineOptions& asked) {
   const ModelOutline outline = OutlineModel(dir, ToLoadOptions(asked));
   const EngineOptions options = ResolveOptions(asked, outline.active_parameters);
-  const KvCache::Shape shape = ModelRunner::WindowedKvShape(outline);
+  const KvCache::Shape shape = ModelRunner::WindowedKvShape(outline, options.kv_format);
   const int64_t sequence_bytes = CheckedMul(
       MostBlocksOfSequence(shape.windows, outline.max_context_len, options.prefill_chunk_tokens),
       shape.block_bytes(), "keys and values of one sequence");
