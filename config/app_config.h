@@ -27,6 +27,7 @@ struct AppConfig {
   std::vector<std::string> model;
   std::vector<std::string> served_model_name;
   std::vector<std::string> adapter;
+  std::vector<std::string> draft_model;
   bool any_model_name = false;
   std::string dtype = "auto";
   std::string kv_dtype = "auto";

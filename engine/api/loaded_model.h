@@ -23,7 +23,8 @@ struct ToolFormat;
 // All parts of a model directory that serving needs. Immutable; shared.
 struct LoadedModel {
   std::shared_ptr<const Model> model;
-  std::shared_ptr<const Tokenizer> tokenizer;         // null: token ids only
+  std::shared_ptr<const Model> draft;          // guesses next tokens (AttachDraft); null: none
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: token ids only
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requires --chat-template
   std::string chat_template_error;  // why the model's own template is unusable; empty if usable
   const ToolFormat* tool_format = nullptr;  // how the template writes tool calls; null: it does not

@@ -36,6 +36,9 @@ struct EngineOptions {
   bool prefix_cache = true;
   // Rows of one step up to which guesses of next tokens are computed (engine/speculation); 0: none.
   int64_t draft_rows = 0;
+  // Whether the text is searched for guesses, also without GenerationRequest::prediction. A draft
+  // model (LoadedModel::draft) guesses where nothing is found.
+  bool looks_up = true;
   // After this time without requests, an engine drops its cached prefixes and returns the KV
   // cache's memory. 0: never.
   std::chrono::milliseconds idle_release{300'000};

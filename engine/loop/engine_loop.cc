@@ -67,13 +67,22 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   kv_.emplace(shape);
   states_.emplace(0, 0);
   runner_.emplace(model_.model, ops_, *kv_, *states_, StepRows(options_), StepLogitRows(options_));
-  const int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
+  int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
+  EngineOptions planned = options_;
+  if (model_.draft != nullptr && options_.draft_rows > 0) {
+    const int64_t most_wants = std::max<int64_t>(1, options_.draft_rows / 2);
+    draft_.emplace(model_.draft, ops_,
+                   PlanDraftBlocks(model_, options_, shape, most_wants, scratch_bytes), most_wants,
+                   model_.model->config().vocab_size);
+    scratch_bytes += draft_->scratch_bytes() + model_.draft->rope_bytes();
+    ReserveDraft(model_, draft_->kv_bytes(), planned);
+  }
   const int64_t state_floats = ModelRunner::StateFloats(*model_.model);
   const int64_t n_states =
-      state_floats == 0 ? 0 : PlanStates(*model_.model, options_, state_floats, scratch_bytes);
+      state_floats == 0 ? 0 : PlanStates(*model_.model, planned, state_floats, scratch_bytes);
   states_.emplace(state_floats, n_states);
   if (n_states > 0) state_pool_.emplace(n_states);
-  shape.n_blocks = PlanKvBlocks(*model_.model, options_, shape, model_.max_model_len,
+  shape.n_blocks = PlanKvBlocks(*model_.model, planned, shape, model_.max_model_len,
                                 scratch_bytes + states_->bytes());
   kv_.emplace(shape);
   blocks_.emplace(shape.n_blocks);
@@ -90,7 +99,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr);
   step_requests_.reserve(static_cast<size_t>(options_.max_seqs));
   stats_.kv_blocks_total = shape.n_blocks;
-  stats_.kv_bytes = kv_->bytes() + states_->bytes();
+  stats_.kv_bytes = kv_->bytes() + states_->bytes() + (draft_ ? draft_->kv_bytes() : 0);
   stats_.states_total = n_states;
   stats_.scratch_bytes = scratch_bytes;
   stats_.max_seqs = options_.max_seqs;
@@ -139,6 +148,7 @@ void EngineLoop::ReleaseIdleMemory() {
   scheduler_->ForgetPrefixes();
   kv_->Discard();
   states_->Discard();
+  if (draft_) draft_->Discard();
   ::malloc_trim(0);
   ++stats_.idle_releases_total;
   spdlog::debug("idle engine released key and value memory bytes={}", kv_->bytes());
@@ -326,6 +336,7 @@ bool EngineLoop::PlanAndRun() {
   histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
   CollectSlices(plan);
   runner_->Forward(plan, slices_);
+  TimeStep(plan);
   if (model_.model->is_damaged()) {
     FailModel();
     return true;

@@ -117,6 +117,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   for (const std::string& adapter : config.adapter) {
     options.adapters.push_back(ParseAdapterSource(adapter));
   }
+  for (const std::string& draft : config.draft_model) {
+    options.draft_models.push_back(ParseModelArgument(draft));
+  }
   options.served_model_names = config.served_model_name;
   options.any_model_name = config.any_model_name;
   if (!config.chat_template.empty()) {

@@ -103,6 +103,8 @@ struct Totals {
     stats.preemptions_total += more.preemptions_total;
     stats.draft_tokens_total += more.draft_tokens_total;
     stats.accepted_draft_tokens_total += more.accepted_draft_tokens_total;
+    stats.draft_passes_total += more.draft_passes_total;
+    stats.draft_seconds_total += more.draft_seconds_total;
     histograms.Add(other.histograms);
   }
 };
@@ -124,6 +126,10 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
           totals.stats.draft_tokens_total);
   counter("spec_decode_num_accepted_tokens_total", "Guessed tokens that were right.",
           totals.stats.accepted_draft_tokens_total);
+  counter("spec_decode_draft_passes_total", "Forward passes of the draft model.",
+          totals.stats.draft_passes_total);
+  families.Counter("spec_decode_draft_seconds_total", "Time in the draft model.", labels,
+                   totals.stats.draft_seconds_total);
 
   const engine::EngineHistograms& h = totals.histograms;
   const auto histogram = [&](const char* metric, const char* help, const Histogram& values) {
