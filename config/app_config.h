@@ -38,6 +38,8 @@ struct AppConfig {
   int64_t threads = 0;
   Bytes memory;
   Bytes cache_size{int64_t{64} << 30};
+  std::string cache_dir;
+  Bytes cache_dir_size{int64_t{8} << 30};
 
   std::string host = "127.0.0.1";
   int64_t port = 8080;

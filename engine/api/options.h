@@ -34,6 +34,9 @@ struct EngineOptions {
   int64_t prefill_chunk_tokens = 0;
   int64_t max_queue = 1024;  // waiting requests; beyond: kUnavailable
   bool prefix_cache = true;
+  // Keeps cached prefixes beyond restarts, at most `prefix_dir_bytes` of them. Empty: memory only.
+  std::filesystem::path prefix_dir;
+  int64_t prefix_dir_bytes = 8LL << 30;
   // Rows of one step up to which guesses of next tokens are computed (engine/speculation); 0: none.
   int64_t draft_rows = 0;
   // Whether the text is searched for guesses, also without GenerationRequest::prediction. A draft

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
@@ -50,6 +51,10 @@ class KvCache {
 
   // Copies one block. Requests with n > 1 copy the last partial block of each table.
   void CopyBlock(BlockId from, BlockId to);
+  // The bytes of one block, area after area, out of the cache and into it. REQUIRES: block_bytes()
+  // bytes.
+  void ReadBlock(BlockId from, std::span<std::byte> to);
+  void WriteBlock(BlockId to, std::span<const std::byte> from);
 
  private:
   // Where the keys or values of a layer are: in one area, from one byte of it on.

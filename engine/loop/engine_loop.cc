@@ -1,6 +1,7 @@
 #include "engine/loop/engine_loop.h"
 
 #include <malloc.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <exception>
@@ -27,6 +28,9 @@ constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
 // Pause after a round without memory, so that other code may free some.
 constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(10);
 
+// Blocks that one step takes from the disk, in bytes: some tens of milliseconds.
+constexpr int64_t kArchiveBytes = 32 << 20;
+
 // Runs `action` and reports an exception with fail(code, message). Needs no memory to report that
 // there is none.
 template <class Action, class Fail>
@@ -48,6 +52,14 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   hash.Update(std::as_bytes(std::span(kernels.key)));
   hash.Update(std::as_bytes(std::span(model.kv_dtype)));
   return hash.Finish();
+}
+
+// Size and time of the running program's file: another build may compute other bits.
+std::string ProgramIdentity() {
+  struct stat status {};
+  if (::stat("/proc/self/exe", &status) != 0) return "unknown";
+  return std::to_string(status.st_size) + " " + std::to_string(status.st_mtim.tv_sec) + "." +
+         std::to_string(status.st_mtim.tv_nsec);
 }
 
 }  // namespace
@@ -86,7 +98,9 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                                 scratch_bytes + states_->bytes());
   kv_.emplace(shape);
   blocks_.emplace(shape.n_blocks);
-  prefix_index_.emplace(PrefixSalt(model_, ops_.kernels()), shape.windows);
+  const Sha256Digest salt = PrefixSalt(model_, ops_.kernels());
+  prefix_index_.emplace(salt, shape.windows);
+  OpenArchive(salt);
   SchedulerOptions scheduling;
   scheduling.max_seqs = options_.max_seqs;
   scheduling.prefill_chunk_tokens = options_.prefill_chunk_tokens;
@@ -96,7 +110,10 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduling.draft_rows = std::min(options_.draft_rows, StepLogitRows(options_));
   scheduling.windows = shape.windows;
   if (state_pool_) scheduling.max_seqs = std::min(scheduling.max_seqs, n_states);
-  scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr);
+  scheduling.archive_blocks =
+      std::max<int64_t>(1, kArchiveBytes / std::max<int64_t>(1, shape.block_bytes()));
+  scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr,
+                     archive_ ? &*archive_ : nullptr);
   step_requests_.reserve(static_cast<size_t>(options_.max_seqs));
   stats_.kv_blocks_total = shape.n_blocks;
   stats_.kv_bytes = kv_->bytes() + states_->bytes() + (draft_ ? draft_->kv_bytes() : 0);
@@ -106,6 +123,32 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   stats_.max_adapters = options_.max_seqs;  // the only bound
   status_.Beat();
   PublishStatus();
+}
+
+// Keys and values on disk outlive the program, so their directory also names what it computes with.
+// A directory that cannot be used costs the cache on disk only.
+void EngineLoop::OpenArchive(const Sha256Digest& salt) {
+  if (options_.prefix_dir.empty() || !options_.prefix_cache) return;
+  const char* reason = state_pool_ ? "the model has recurrent layers" : nullptr;
+  if (kv_->shape().block_bytes() == 0) reason = "the model keeps no keys";
+  if (reason != nullptr) {
+    spdlog::warn("prefix_cache_not_on_disk path={} reason=\"{}\"", options_.prefix_dir.string(),
+                 reason);
+    return;
+  }
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(salt)));
+  hash.Update(model_.fingerprint + " " + ProgramIdentity());
+  const std::optional<Error> error = ErrorOf([&] {
+    archive_.emplace(options_.prefix_dir, hash.Finish(), options_.prefix_dir_bytes, *kv_);
+  });
+  if (error) {
+    spdlog::error("prefix_cache_not_on_disk path={} error=\"{}\"", options_.prefix_dir.string(),
+                  error->what());
+    return;
+  }
+  spdlog::info("prefix_cache_on_disk path={} blocks={}", options_.prefix_dir.string(),
+               archive_->files().n_files());
 }
 
 void EngineLoop::Run() {

@@ -25,6 +25,7 @@
 #include "engine/kv/state_pool.h"
 #include "engine/loop/draft_model.h"
 #include "engine/loop/event_rate.h"
+#include "engine/loop/kv_archive.h"
 #include "engine/loop/loop_status.h"
 #include "engine/loop/output.h"
 #include "engine/loop/step.h"
@@ -118,6 +119,7 @@ class EngineLoop {
     int64_t n_draft = 0;  // rows of guesses after it
   };
 
+  void OpenArchive(const Sha256Digest& salt);
   void Drain();
   void Handle(SubmitCommand command);
   void RefuseSubmission(RequestId id, uint64_t client, const std::shared_ptr<EventSink>& sink,
@@ -183,6 +185,7 @@ class EngineLoop {
   std::optional<StateCache> states_;
   std::optional<StatePool> state_pool_;  // only models with state
   std::optional<PrefixIndex> prefix_index_;
+  std::optional<KvArchive> archive_;  // with EngineOptions::prefix_dir
   std::optional<StepRunner> runner_;
   std::optional<DraftModel> draft_;  // only with LoadedModel::draft
   StepTimes step_times_;             // of steps without prompts

@@ -59,6 +59,9 @@ engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   options.max_queue = config.max_queue;
   options.prefill_chunk_tokens = config.prefill_chunk;
   if (config.speculate == "lookup") options.draft_rows = engine::kDraftRows;
+  if (config.kv_dtype == "int8") options.kv_format = engine::KvFormat::kInt8;
+  options.prefix_dir = config.cache_dir;
+  options.prefix_dir_bytes = config.cache_dir_size.n;
   options.idle_release = Milliseconds(config.idle_release);
   return options;
 }

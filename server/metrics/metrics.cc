@@ -101,6 +101,8 @@ struct Totals {
     stats.prefix_query_tokens_total += more.prefix_query_tokens_total;
     stats.prefix_hit_tokens_total += more.prefix_hit_tokens_total;
     stats.preemptions_total += more.preemptions_total;
+    stats.disk_blocks_read_total += more.disk_blocks_read_total;
+    stats.disk_blocks_written_total += more.disk_blocks_written_total;
     stats.draft_tokens_total += more.draft_tokens_total;
     stats.accepted_draft_tokens_total += more.accepted_draft_tokens_total;
     stats.draft_passes_total += more.draft_passes_total;
@@ -120,6 +122,10 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
           totals.stats.prefix_query_tokens_total);
   counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
           totals.stats.prefix_hit_tokens_total);
+  counter("prefix_cache_disk_blocks_read_total", "Blocks of prefixes that were read from disk.",
+          totals.stats.disk_blocks_read_total);
+  counter("prefix_cache_disk_blocks_written_total", "Blocks of prefixes that were written to disk.",
+          totals.stats.disk_blocks_written_total);
   counter("num_preemptions_total", "Sequences that lost their KV blocks and were recomputed.",
           totals.stats.preemptions_total);
   counter("spec_decode_num_draft_tokens_total", "Guessed tokens that were computed.",
