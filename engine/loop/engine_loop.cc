@@ -1,8 +1,5 @@
 #include "engine/loop/engine_loop.h"
 
-#include <malloc.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -15,7 +12,6 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
-#include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
@@ -28,9 +24,6 @@ constexpr auto kHeartbeat = std::chrono::milliseconds(1000);
 // Pause after a round without memory, so that other code may free some.
 constexpr auto kPauseWithoutMemory = std::chrono::milliseconds(10);
 
-// Blocks that one step takes from the disk, in bytes: some tens of milliseconds.
-constexpr int64_t kArchiveBytes = 32 << 20;
-
 // Runs `action` and reports an exception with fail(code, message). Needs no memory to report that
 // there is none.
 template <class Action, class Fail>
@@ -42,24 +35,6 @@ void Contain(const Action& action, const Fail& fail) {
   if (other != nullptr) has_memory = HasMemoryFor([&] { error = ToError(other); });
   if (!has_memory) return fail(ErrorCode::kUnavailable, EngineLoop::kOutOfMemory);
   if (error) fail(error->code(), error->what());
-}
-
-// Cached keys and values are reused only by the arithmetic that computed them. The model's
-// fingerprint names weights and compute dtype.
-Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
-  Sha256 hash;
-  hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
-  hash.Update(std::as_bytes(std::span(kernels.key)));
-  hash.Update(std::as_bytes(std::span(model.kv_dtype)));
-  return hash.Finish();
-}
-
-// Size and time of the running program's file: another build may compute other bits.
-std::string ProgramIdentity() {
-  struct stat status {};
-  if (::stat("/proc/self/exe", &status) != 0) return "unknown";
-  return std::to_string(status.st_size) + " " + std::to_string(status.st_mtim.tv_sec) + "." +
-         std::to_string(status.st_mtim.tv_nsec);
 }
 
 }  // namespace
@@ -98,9 +73,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
                                 scratch_bytes + states_->bytes());
   kv_.emplace(shape);
   blocks_.emplace(shape.n_blocks);
-  const Sha256Digest salt = PrefixSalt(model_, ops_.kernels());
-  prefix_index_.emplace(salt, shape.windows);
-  OpenArchive(salt);
+  OpenPrefixes(shape);
   SchedulerOptions scheduling;
   scheduling.max_seqs = options_.max_seqs;
   scheduling.prefill_chunk_tokens = options_.prefill_chunk_tokens;
@@ -110,8 +83,7 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduling.draft_rows = std::min(options_.draft_rows, StepLogitRows(options_));
   scheduling.windows = shape.windows;
   if (state_pool_) scheduling.max_seqs = std::min(scheduling.max_seqs, n_states);
-  scheduling.archive_blocks =
-      std::max<int64_t>(1, kArchiveBytes / std::max<int64_t>(1, shape.block_bytes()));
+  scheduling.archive_blocks = ArchiveBlocks(shape);
   scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr,
                      archive_ ? &*archive_ : nullptr);
   step_requests_.reserve(static_cast<size_t>(options_.max_seqs));
@@ -123,32 +95,6 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   stats_.max_adapters = options_.max_seqs;  // the only bound
   status_.Beat();
   PublishStatus();
-}
-
-// Keys and values on disk outlive the program, so their directory also names what it computes with.
-// A directory that cannot be used costs the cache on disk only.
-void EngineLoop::OpenArchive(const Sha256Digest& salt) {
-  if (options_.prefix_dir.empty() || !options_.prefix_cache) return;
-  const char* reason = state_pool_ ? "the model has recurrent layers" : nullptr;
-  if (kv_->shape().block_bytes() == 0) reason = "the model keeps no keys";
-  if (reason != nullptr) {
-    spdlog::warn("prefix_cache_not_on_disk path={} reason=\"{}\"", options_.prefix_dir.string(),
-                 reason);
-    return;
-  }
-  Sha256 hash;
-  hash.Update(std::as_bytes(std::span(salt)));
-  hash.Update(model_.fingerprint + " " + ProgramIdentity());
-  const std::optional<Error> error = ErrorOf([&] {
-    archive_.emplace(options_.prefix_dir, hash.Finish(), options_.prefix_dir_bytes, *kv_);
-  });
-  if (error) {
-    spdlog::error("prefix_cache_not_on_disk path={} error=\"{}\"", options_.prefix_dir.string(),
-                  error->what());
-    return;
-  }
-  spdlog::info("prefix_cache_on_disk path={} blocks={}", options_.prefix_dir.string(),
-               archive_->files().n_files());
 }
 
 void EngineLoop::Run() {
@@ -179,22 +125,6 @@ void EngineLoop::Run() {
   }
   HasMemoryFor([&] { PublishStatus(); });
   SendEvents();
-}
-
-// A burst leaves keys and values in every block it used, and its texts in the allocator's arenas.
-// An idle loop wakes every second; only an idle wake-up calls this.
-void EngineLoop::ReleaseIdleMemory() {
-  if (options_.idle_release.count() <= 0 || Clock::now() - step_began_ < options_.idle_release) {
-    return;
-  }
-  has_released_ = true;
-  scheduler_->ForgetPrefixes();
-  kv_->Discard();
-  states_->Discard();
-  if (draft_) draft_->Discard();
-  ::malloc_trim(0);
-  ++stats_.idle_releases_total;
-  spdlog::debug("idle engine released key and value memory bytes={}", kv_->bytes());
 }
 
 void EngineLoop::Drain() {

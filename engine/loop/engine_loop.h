@@ -119,7 +119,8 @@ class EngineLoop {
     int64_t n_draft = 0;  // rows of guesses after it
   };
 
-  void OpenArchive(const Sha256Digest& salt);
+  void OpenPrefixes(const KvCache::Shape& shape);
+  static int64_t ArchiveBlocks(const KvCache::Shape& shape);
   void Drain();
   void Handle(SubmitCommand command);
   void RefuseSubmission(RequestId id, uint64_t client, const std::shared_ptr<EventSink>& sink,

@@ -15,6 +15,7 @@
 #include "engine/formats/model_dir.h"
 #include "engine/kv/block_table.h"
 #include "engine/model/model.h"
+#include "engine/speculation/guess_length.h"
 #include "tests/support/adapters.h"
 #include "tests/support/engine_client.h"
 #include "tests/support/temporary_dir.h"
@@ -156,7 +157,8 @@ TEST_P(S2DraftModelOfLlama, EveryFreeGuessOfTheSameModelIsRight) {
     request.sampling.seed = 3;
     const Answer answer = tests::Run(engine, request);
     const Usage& usage = answer.only().finished->usage;
-    EXPECT_GT(usage.accepted_draft_tokens, 20) << temperature;
+    // How many it guesses depends on measured times; the first guess does not.
+    EXPECT_GE(usage.accepted_draft_tokens, GuessLength::kFirst) << temperature;
     EXPECT_EQ(usage.rejected_draft_tokens, 0) << temperature;
   }
 }
