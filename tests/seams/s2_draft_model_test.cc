@@ -147,8 +147,8 @@ TEST_P(S2DraftModelOfLlama, EveryFreeGuessOfTheSameModelIsRight) {
   AttachDraft(model_, "model", model_, "model");
   options_.looks_up = false;
   options_.draft_rows = kDraftRows;
-  Engine engine(model_, options_);
   for (const float temperature : {0.0f, 0.7f, 1.5f}) {
+    Engine engine(model_, options_);
     GenerationRequest request;
     request.prompt = {20, 60, 30};
     request.stop.max_new_tokens = 60;
