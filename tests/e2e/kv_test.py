@@ -15,9 +15,10 @@ LONG = "Once there was a dog named Max. " * 12
 
 class CacheDir(harness.Case):
     def ask(self, server):
-        answer = server.post("/v1/chat/completions", story(LONG, temperature=0, max_tokens=30))
+        answer = server.post("/v1/completions", {"model": "tandem-stories", "prompt": LONG, "temperature": 0,
+                                                 "max_tokens": 30})
         cached = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
-        return answer["choices"][0]["message"]["content"], cached
+        return answer["choices"][0]["text"], cached
 
     def written(self, server):
         text = server.request("GET", "/metrics")[2]
