@@ -27,8 +27,10 @@ struct AppConfig {
   std::vector<std::string> model;
   std::vector<std::string> served_model_name;
   std::vector<std::string> adapter;
+  std::vector<std::string> draft_model;
   bool any_model_name = false;
   std::string dtype = "auto";
+  std::string kv_dtype = "auto";
   int64_t max_model_len = 0;
   std::string chat_template;
   std::string reasoning_parser = "auto";
@@ -36,6 +38,8 @@ struct AppConfig {
   int64_t threads = 0;
   Bytes memory;
   Bytes cache_size{int64_t{64} << 30};
+  std::string cache_dir;
+  Bytes cache_dir_size{int64_t{8} << 30};
 
   std::string host = "127.0.0.1";
   int64_t port = 8080;

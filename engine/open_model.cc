@@ -84,9 +84,11 @@ void CompileTemplate(const std::string& override_text, const std::optional<std::
 }
 
 // Clients compare this to know that answers come from the same bits.
-std::string SystemFingerprint(const Model& model, const KernelTable& kernels) {
-  const std::string text =
+std::string SystemFingerprint(const LoadedModel& loaded, const KernelTable& kernels) {
+  const Model& model = *loaded.model;
+  std::string text =
       model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" + std::string(kernels.key);
+  if (loaded.kv_dtype != DTypeName(model.dtype())) text += "\nkv " + loaded.kv_dtype;
   return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
 }
 
@@ -168,13 +170,14 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   }
   loaded.format = dir.format();
   loaded.weights_dtype = loaded.model->weights_type();
-  loaded.kv_dtype = DTypeName(loaded.model->dtype());
+  loaded.kv_dtype =
+      options.kv_format == KvFormat::kInt8 ? "int8" : DTypeName(loaded.model->dtype());
   loaded.weight_bytes = loaded.model->weight_bytes();
   loaded.parameters = loaded.model->parameter_count();
   loaded.active_parameters = loaded.model->active_parameters();
   loaded.active_weight_bytes = loaded.model->active_weight_bytes();
   loaded.weights_mapped = loaded.model->is_mapped();
-  loaded.fingerprint = SystemFingerprint(*loaded.model, kernels);
+  loaded.fingerprint = SystemFingerprint(loaded, kernels);
 
   if (config.bos_token >= 0) loaded.bos = config.bos_token;
   if (files) {

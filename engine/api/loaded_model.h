@@ -23,7 +23,8 @@ struct ToolFormat;
 // All parts of a model directory that serving needs. Immutable; shared.
 struct LoadedModel {
   std::shared_ptr<const Model> model;
-  std::shared_ptr<const Tokenizer> tokenizer;         // null: token ids only
+  std::shared_ptr<const Model> draft;          // guesses next tokens (AttachDraft); null: none
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: token ids only
   std::shared_ptr<const ChatTemplate> chat_template;  // null: chat requires --chat-template
   std::string chat_template_error;  // why the model's own template is unusable; empty if usable
   const ToolFormat* tool_format = nullptr;  // how the template writes tool calls; null: it does not
@@ -43,7 +44,7 @@ struct LoadedModel {
   std::shared_ptr<const GrammarCompiler> grammars;  // for GenerationRequest::grammar; never null
   std::string format;                               // ModelDir::format
   std::string weights_dtype;  // Model::weights_type: "f32", "bf16", "int8", "gguf-int4-int8"
-  std::string kv_dtype;       // the compute dtype: "f32" or "bf16"
+  std::string kv_dtype;       // the compute dtype, "f32" or "bf16"; or "int8"
   int64_t vocab_size = 0;
   int64_t hidden_dim = 0;     // length of an embedding
   int64_t max_model_len = 0;  // the smaller of the model's and the option's

@@ -22,8 +22,13 @@ struct EngineStats {
   int64_t prefix_query_tokens_total = 0;
   int64_t prefix_hit_tokens_total = 0;
   int64_t preemptions_total = 0;
+  int64_t disk_blocks = 0;  // blocks of prefixes on disk (EngineOptions::prefix_dir)
+  int64_t disk_blocks_read_total = 0;
+  int64_t disk_blocks_written_total = 0;
   int64_t draft_tokens_total = 0;           // guesses that were computed
   int64_t accepted_draft_tokens_total = 0;  // of those, right
+  int64_t draft_passes_total = 0;           // forward passes of the draft model
+  double draft_seconds_total = 0;           // in them
   int64_t steps_total = 0;
   int64_t idle_releases_total = 0;  // see EngineOptions::idle_release
   int64_t kv_bytes = 0;             // with the states

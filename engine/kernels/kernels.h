@@ -173,6 +173,12 @@ struct AttentionArgs {
   int64_t key_stride_bytes;
   int64_t value_stride_bytes;
   const BlockId* blocks;  // of the sequence, from position 0
+
+  // Set if keys and values are in int8 (KvFormat::kInt8), else null: scratch for one tile,
+  // [kKeyTile * (head_dim + value_dim)], both rounded up to pairs. A head's part of a block is then
+  // 16 f32 scales, then integers in the order of the elements of T. The integers are exact in T. A
+  // key's scale multiplies its score before `scale`, a value's scale its weight.
+  T* tile = nullptr;
 };
 
 // A partial softmax of some rows: maximum, sum of exponentials (16 partial sums) and the

@@ -110,4 +110,24 @@ void KvCache::CopyBlock(BlockId from, BlockId to) {
   }
 }
 
+void KvCache::ReadBlock(BlockId from, std::span<std::byte> to) {
+  TANDEM_CHECK(from.value < shape_.n_blocks &&
+               static_cast<int64_t>(to.size()) == shape_.block_bytes());
+  for (size_t area = 0; area < layout_.areas.size(); ++area) {
+    const int64_t bytes = layout_.areas[area];
+    std::memcpy(to.data() + begins_[area], At({area, 0}) + from.value * bytes,
+                static_cast<size_t>(bytes));
+  }
+}
+
+void KvCache::WriteBlock(BlockId to, std::span<const std::byte> from) {
+  TANDEM_CHECK(to.value < shape_.n_blocks &&
+               static_cast<int64_t>(from.size()) == shape_.block_bytes());
+  for (size_t area = 0; area < layout_.areas.size(); ++area) {
+    const int64_t bytes = layout_.areas[area];
+    std::memcpy(At({area, 0}) + to.value * bytes, from.data() + begins_[area],
+                static_cast<size_t>(bytes));
+  }
+}
+
 }  // namespace tandem::engine

@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/ids.h"
 #include "engine/kv/kv_window.h"
 #include "engine/tensor/dtype.h"
+#include "engine/tensor/kv_format.h"
 
 namespace tandem::engine {
 
@@ -30,6 +32,7 @@ class KvCache {
     int64_t n_blocks = 0;
     // By table: what the queries of its layers see.
     std::vector<KvWindow> windows = {KvWindow{}};
+    KvFormat format = KvFormat::kCompute;
 
     int64_t block_bytes() const;
   };
@@ -48,6 +51,10 @@ class KvCache {
 
   // Copies one block. Requests with n > 1 copy the last partial block of each table.
   void CopyBlock(BlockId from, BlockId to);
+  // The bytes of one block, area after area, out of the cache and into it. REQUIRES: block_bytes()
+  // bytes.
+  void ReadBlock(BlockId from, std::span<std::byte> to);
+  void WriteBlock(BlockId to, std::span<const std::byte> from);
 
  private:
   // Where the keys or values of a layer are: in one area, from one byte of it on.

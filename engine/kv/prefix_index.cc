@@ -58,6 +58,13 @@ void PrefixIndex::Advance(std::span<const TokenId> tokens, std::string_view vari
 
 std::vector<Sha256Digest> PrefixIndex::Keys(std::span<const TokenId> tokens,
                                             std::string_view variant) const {
+  return KeysOf(tokens, variant, [&](const Sha256Digest& key, size_t table) {
+    return block_of_[table].contains(key);
+  });
+}
+
+std::vector<Sha256Digest> PrefixIndex::KeysOf(std::span<const TokenId> tokens,
+                                              std::string_view variant, const Has& has) const {
   std::vector<Sha256Digest> keys;
   if (tokens.empty()) return keys;
   // One token stays uncached, because the caller needs its logits.
@@ -66,29 +73,59 @@ std::vector<Sha256Digest> PrefixIndex::Keys(std::span<const TokenId> tokens,
   for (size_t i = 0; i < n_blocks; ++i) {
     key = ChainKey(key, BlockTokens(tokens, i));
     for (size_t table = 0; table < windows_.size(); ++table) {
-      if (windows_[table].keeps_all() && !block_of_[table].contains(key)) return keys;
+      if (windows_[table].keeps_all() && !has(key, table)) return keys;
     }
     keys.push_back(key);
   }
   return keys;
 }
 
+int64_t PrefixIndex::Longest(std::span<const Sha256Digest> keys) const {
+  return LongestOf(
+      keys, [&](const Sha256Digest& key, size_t table) { return block_of_[table].contains(key); });
+}
+
 // A missing block rules out every prefix that needs it. These are adjacent, so the search goes on
 // before the block.
-int64_t PrefixIndex::Longest(std::span<const Sha256Digest> keys) const {
+int64_t PrefixIndex::LongestOf(std::span<const Sha256Digest> keys, const Has& has) const {
   auto n = static_cast<int64_t>(keys.size());
   const auto missing = [&]() -> int64_t {
     for (size_t table = 0; table < windows_.size(); ++table) {
       if (windows_[table].keeps_all()) continue;  // Keys looked
       const int64_t first = FirstVisibleBlock(windows_[table], n * kTokensPerBlock);
       for (int64_t i = n - 1; i >= first; --i) {
-        if (!block_of_[table].contains(keys[static_cast<size_t>(i)])) return i;
+        if (!has(keys[static_cast<size_t>(i)], table)) return i;
       }
     }
     return n;
   };
   for (int64_t next = missing(); next < n; next = missing()) n = next;
   return n;
+}
+
+std::vector<PrefixIndex::Lack> PrefixIndex::Lacks(std::span<const TokenId> tokens,
+                                                  std::string_view variant,
+                                                  const Has& is_elsewhere) const {
+  const Has has = [&](const Sha256Digest& key, size_t table) {
+    return block_of_[table].contains(key) || is_elsewhere(key, table);
+  };
+  const std::vector<Sha256Digest> keys = KeysOf(tokens, variant, has);
+  const int64_t n = LongestOf(keys, has);
+  std::vector<Lack> lacks;
+  for (int64_t i = 0; i < n; ++i) {
+    const Sha256Digest& key = keys[static_cast<size_t>(i)];
+    for (size_t table = 0; table < windows_.size(); ++table) {
+      if (i < FirstVisibleBlock(windows_[table], n * kTokensPerBlock)) continue;
+      if (!block_of_[table].contains(key)) lacks.push_back({key, table});
+    }
+  }
+  return lacks;
+}
+
+std::optional<PrefixIndex::Lack> PrefixIndex::NameOf(BlockId block) const {
+  const auto found = key_of_.find(block);
+  if (found == key_of_.end()) return std::nullopt;
+  return Lack{found->second.key, found->second.table};
 }
 
 std::vector<BlockTable> PrefixIndex::Blocks(std::span<const Sha256Digest> keys) const {

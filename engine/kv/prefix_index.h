@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -39,6 +41,16 @@ class PrefixIndex {
   // Keys of the full blocks of `tokens` that a match may contain, leaving at least one token to
   // compute.
   std::vector<Sha256Digest> Keys(std::span<const TokenId> tokens, std::string_view variant) const;
+  // A block of a prefix that is not in the index.
+  struct Lack {
+    Sha256Digest key;
+    size_t table;
+  };
+  // The blocks to add, in order, for the longest match of blocks that are in the index or
+  // elsewhere.
+  std::vector<Lack> Lacks(
+      std::span<const TokenId> tokens, std::string_view variant,
+      const std::function<bool(const Sha256Digest& key, size_t table)>& is_elsewhere) const;
   // The most first keys whose prefix has all blocks that it needs.
   int64_t Longest(std::span<const Sha256Digest> keys) const;
   // The blocks of that prefix, by table; those that it does not need are kNoBlock. Takes no
@@ -58,10 +70,16 @@ class PrefixIndex {
   void Forget(BlockId block);
 
   bool Contains(BlockId block) const;
+  // The block's prefix and table; nullopt: not in the index.
+  std::optional<Lack> NameOf(BlockId block) const;
   int64_t size() const;
 
  private:
+  using Has = std::function<bool(const Sha256Digest& key, size_t table)>;
   Sha256Digest Root(std::string_view variant) const;
+  std::vector<Sha256Digest> KeysOf(std::span<const TokenId> tokens, std::string_view variant,
+                                   const Has& has) const;
+  int64_t LongestOf(std::span<const Sha256Digest> keys, const Has& has) const;
 
   struct Indexed {
     Sha256Digest key;

@@ -1,7 +1,5 @@
 #include "engine/loop/engine_loop.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <exception>
 #include <functional>
@@ -14,7 +12,6 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
-#include "engine/io/sha256.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
@@ -40,15 +37,6 @@ void Contain(const Action& action, const Fail& fail) {
   if (error) fail(error->code(), error->what());
 }
 
-// Cached keys and values are reused only by the arithmetic that computed them. The model's
-// fingerprint names weights and compute dtype, which is also the KV dtype.
-Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
-  Sha256 hash;
-  hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
-  hash.Update(std::as_bytes(std::span(kernels.key)));
-  return hash.Finish();
-}
-
 }  // namespace
 
 EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
@@ -61,21 +49,31 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
       ops_(options.kernels != nullptr ? *options.kernels : Kernels(), pool_) {
   // The runner's scratch determines the cache size, and the runner borrows the cache: create both,
   // then resize the cache.
-  KvCache::Shape shape = ModelRunner::WindowedKvShape(*model_.model, model_.max_model_len);
+  KvCache::Shape shape =
+      ModelRunner::WindowedKvShape(*model_.model, model_.max_model_len, options_.kv_format);
   kv_.emplace(shape);
   states_.emplace(0, 0);
   runner_.emplace(model_.model, ops_, *kv_, *states_, StepRows(options_), StepLogitRows(options_));
-  const int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
+  int64_t scratch_bytes = runner_->scratch_bytes() + model_.model->rope_bytes();
+  EngineOptions planned = options_;
+  if (model_.draft != nullptr && options_.draft_rows > 0) {
+    const int64_t most_wants = std::max<int64_t>(1, options_.draft_rows / 2);
+    draft_.emplace(model_.draft, ops_,
+                   PlanDraftBlocks(model_, options_, shape, most_wants, scratch_bytes), most_wants,
+                   model_.model->config().vocab_size);
+    scratch_bytes += draft_->scratch_bytes() + model_.draft->rope_bytes();
+    ReserveDraft(model_, draft_->kv_bytes(), planned);
+  }
   const int64_t state_floats = ModelRunner::StateFloats(*model_.model);
   const int64_t n_states =
-      state_floats == 0 ? 0 : PlanStates(*model_.model, options_, state_floats, scratch_bytes);
+      state_floats == 0 ? 0 : PlanStates(*model_.model, planned, state_floats, scratch_bytes);
   states_.emplace(state_floats, n_states);
   if (n_states > 0) state_pool_.emplace(n_states);
-  shape.n_blocks = PlanKvBlocks(*model_.model, options_, shape, model_.max_model_len,
+  shape.n_blocks = PlanKvBlocks(*model_.model, planned, shape, model_.max_model_len,
                                 scratch_bytes + states_->bytes());
   kv_.emplace(shape);
   blocks_.emplace(shape.n_blocks);
-  prefix_index_.emplace(PrefixSalt(model_, ops_.kernels()), shape.windows);
+  OpenPrefixes(shape);
   SchedulerOptions scheduling;
   scheduling.max_seqs = options_.max_seqs;
   scheduling.prefill_chunk_tokens = options_.prefill_chunk_tokens;
@@ -85,10 +83,12 @@ EngineLoop::EngineLoop(const LoadedModel& model, const EngineOptions& options,
   scheduling.draft_rows = std::min(options_.draft_rows, StepLogitRows(options_));
   scheduling.windows = shape.windows;
   if (state_pool_) scheduling.max_seqs = std::min(scheduling.max_seqs, n_states);
-  scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr);
+  scheduling.archive_blocks = ArchiveBlocks(shape);
+  scheduler_.emplace(scheduling, *blocks_, *prefix_index_, state_pool_ ? &*state_pool_ : nullptr,
+                     archive_ ? &*archive_ : nullptr);
   step_requests_.reserve(static_cast<size_t>(options_.max_seqs));
   stats_.kv_blocks_total = shape.n_blocks;
-  stats_.kv_bytes = kv_->bytes() + states_->bytes();
+  stats_.kv_bytes = kv_->bytes() + states_->bytes() + (draft_ ? draft_->kv_bytes() : 0);
   stats_.states_total = n_states;
   stats_.scratch_bytes = scratch_bytes;
   stats_.max_seqs = options_.max_seqs;
@@ -125,21 +125,6 @@ void EngineLoop::Run() {
   }
   HasMemoryFor([&] { PublishStatus(); });
   SendEvents();
-}
-
-// A burst leaves keys and values in every block it used, and its texts in the allocator's arenas.
-// An idle loop wakes every second; only an idle wake-up calls this.
-void EngineLoop::ReleaseIdleMemory() {
-  if (options_.idle_release.count() <= 0 || Clock::now() - step_began_ < options_.idle_release) {
-    return;
-  }
-  has_released_ = true;
-  scheduler_->ForgetPrefixes();
-  kv_->Discard();
-  states_->Discard();
-  ::malloc_trim(0);
-  ++stats_.idle_releases_total;
-  spdlog::debug("idle engine released key and value memory bytes={}", kv_->bytes());
 }
 
 void EngineLoop::Drain() {
@@ -324,6 +309,7 @@ bool EngineLoop::PlanAndRun() {
   histograms_.step_tokens.Observe(static_cast<double>(plan.rows));
   CollectSlices(plan);
   runner_->Forward(plan, slices_);
+  TimeStep(plan);
   if (model_.model->is_damaged()) {
     FailModel();
     return true;

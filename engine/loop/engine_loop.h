@@ -23,13 +23,16 @@
 #include "engine/kv/prefix_index.h"
 #include "engine/kv/state_cache.h"
 #include "engine/kv/state_pool.h"
+#include "engine/loop/draft_model.h"
 #include "engine/loop/event_rate.h"
+#include "engine/loop/kv_archive.h"
 #include "engine/loop/loop_status.h"
 #include "engine/loop/output.h"
 #include "engine/loop/step.h"
 #include "engine/ops/ops_context.h"
 #include "engine/sched/scheduler.h"
 #include "engine/speculation/draft_length.h"
+#include "engine/speculation/guess_length.h"
 #include "engine/speculation/prompt_lookup.h"
 
 namespace tandem::engine {
@@ -83,6 +86,9 @@ class EngineLoop {
     PromptLookup lookup{};
     int64_t n_looked_up = 0;  // tokens of the sequence that `lookup` has
     DraftLength draft_length{};
+    std::unique_ptr<DraftModel::Text> draft_text{};  // with a draft model, from the first guess on
+    GuessLength guess_length{};
+    bool guessed_by_model = false;  // the last guess
   };
   struct Active {
     GenerationRequest request;  // without its prompt, which the scheduler owns
@@ -113,6 +119,8 @@ class EngineLoop {
     int64_t n_draft = 0;  // rows of guesses after it
   };
 
+  void OpenPrefixes(const KvCache::Shape& shape);
+  static int64_t ArchiveBlocks(const KvCache::Shape& shape);
   void Drain();
   void Handle(SubmitCommand command);
   void RefuseSubmission(RequestId id, uint64_t client, const std::shared_ptr<EventSink>& sink,
@@ -138,7 +146,11 @@ class EngineLoop {
   bool AddConfirmedRows();
   void DrawAndTake();
   void ProposeDrafts(std::span<const Sampled> drawn);
-  void ProposeDraft(const Active& active, Choice& choice, Sequence& sequence, int64_t n_draft);
+  int64_t GuessRoom(const Active& active, const Choice& choice, const Sequence& sequence) const;
+  std::vector<TokenId> LookUp(const Active& active, Choice& choice, const Sequence& sequence,
+                              int64_t room);
+  void AskDraftModel();
+  void TimeStep(const BatchPlan& plan);
   bool AwaitsNextScores(Active& active, RequestId id, StepRunner::Job& job);
   void TakeToken(Active& active, Sampled who, StepRunner::Job& job);
   void EndWithoutToken(const Active& active, RequestId id);
@@ -174,7 +186,12 @@ class EngineLoop {
   std::optional<StateCache> states_;
   std::optional<StatePool> state_pool_;  // only models with state
   std::optional<PrefixIndex> prefix_index_;
+  std::optional<KvArchive> archive_;  // with EngineOptions::prefix_dir
   std::optional<StepRunner> runner_;
+  std::optional<DraftModel> draft_;  // only with LoadedModel::draft
+  StepTimes step_times_;             // of steps without prompts
+  StepTimes draft_times_;            // of passes of the draft model
+  bool only_decodes_ = false;        // the current step has no prompt
   std::optional<Scheduler> scheduler_;
 
   std::unordered_map<RequestId, std::unique_ptr<Active>> active_;
@@ -198,7 +215,13 @@ class EngineLoop {
   std::vector<StepRunner::Job> jobs_;
   std::vector<Sampled> sampled_;    // parallel to jobs_
   std::vector<Sampled> confirmed_;  // scratch of AddConfirmedRows
-  std::vector<RequestId> pooled_;   // requests whose embedding is complete
+  struct Wanted {
+    Sequence* sequence;
+    Choice* choice;
+  };
+  std::vector<Wanted> wanted_;           // guesses of the draft model
+  std::vector<DraftModel::Want> wants_;  // parallel to wanted_
+  std::vector<RequestId> pooled_;        // requests whose embedding is complete
   std::vector<Outgoing> events_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -90,8 +91,21 @@ bool EngineLoop::AddConfirmedRows() {
   return !jobs_.empty();
 }
 
+// ---- Guesses
+
+// Steps of prompts are bound by arithmetic, and say nothing of those that check guesses.
+void EngineLoop::TimeStep(const BatchPlan& plan) {
+  if (!draft_) return;
+  only_decodes_ = std::all_of(plan.slices.begin(), plan.slices.end(),
+                              [](const PlannedSlice& slice) { return slice.decodes(); });
+  const std::chrono::duration<double> elapsed = Clock::now() - step_began_;
+  if (only_decodes_) step_times_.Observe(plan.rows, elapsed.count());
+}
+
 // Guesses the next tokens of the sequences that drew. Without memory there are no guesses.
 void EngineLoop::ProposeDrafts(std::span<const Sampled> drawn) {
+  wanted_.clear();
+  wants_.clear();
   HasMemoryFor([&] {
     for (const Sampled& who : drawn) {
       Active* const active = Find(who.request);
@@ -99,25 +113,51 @@ void EngineLoop::ProposeDrafts(std::span<const Sampled> drawn) {
       Sequence& sequence = *scheduler_->Choices(who.request)[static_cast<size_t>(who.choice)];
       if (!sequence.live()) continue;
       Choice& choice = active->choices[static_cast<size_t>(who.choice)];
-      ProposeDraft(*active, choice, sequence, who.n_draft);
+      if (who.n_draft > 0 && choice.guessed_by_model) {
+        choice.guess_length.Observe(who.n_draft, sequence.n_draft_accepted);
+      } else if (who.n_draft > 0) {
+        choice.draft_length.Observe(who.n_draft, sequence.n_draft_accepted);
+      }
+      const int64_t room = GuessRoom(*active, choice, sequence);
+      if (room <= 0) continue;
+      std::vector<TokenId> draft = LookUp(*active, choice, sequence, room);
+      choice.guessed_by_model = draft.empty();
+      if (!draft.empty()) {
+        scheduler_->Propose(sequence, std::move(draft));
+      } else if (draft_ && only_decodes_) {
+        // Beside prompts no guess would be computed.
+        const int64_t n =
+            choice.guess_length.Next(room, scheduler_->num_running(), step_times_, draft_times_);
+        if (n == 0) continue;
+        if (!choice.draft_text) choice.draft_text = std::make_unique<DraftModel::Text>(*draft_);
+        wants_.push_back({.text = choice.draft_text.get(),
+                          .tokens = sequence.tokens,
+                          .n = n,
+                          .sampler = &choice.sampler});
+        wanted_.push_back({&sequence, &choice});
+      }
     }
+    AskDraftModel();
   });
 }
 
-// `n_draft`: guesses that the step computed.
-void EngineLoop::ProposeDraft(const Active& active, Choice& choice, Sequence& sequence,
-                              int64_t n_draft) {
-  if (n_draft > 0) choice.draft_length.Observe(n_draft, sequence.n_draft_accepted);
-  const int64_t room = std::min(scheduler_->DraftRoom(sequence),
-                                active.request.stop.max_new_tokens - choice.output.n_tokens() - 1);
-  if (room <= 0) return;
-  const int64_t n = std::min(room, choice.draft_length.Next());
-  if (n == 0) return;
+int64_t EngineLoop::GuessRoom(const Active& active, const Choice& choice,
+                              const Sequence& sequence) const {
+  return std::min(scheduler_->DraftRoom(sequence),
+                  active.request.stop.max_new_tokens - choice.output.n_tokens() - 1);
+}
+
+// What followed the text's last tokens before, or follows them in the request's prediction.
+std::vector<TokenId> EngineLoop::LookUp(const Active& active, Choice& choice,
+                                        const Sequence& sequence, int64_t room) {
+  std::vector<TokenId> draft;
   const std::vector<TokenId>& prediction = active.request.prediction;
+  if (!options_.looks_up && prediction.empty()) return draft;
+  const int64_t n = std::min(room, choice.draft_length.Next());
+  if (n == 0) return draft;
   if (choice.n_looked_up == 0) choice.lookup.Add(prediction);
   choice.lookup.Add(std::span(sequence.tokens).subspan(static_cast<size_t>(choice.n_looked_up)));
   choice.n_looked_up = sequence.length();
-  std::vector<TokenId> draft;
   const int64_t n_drawn = sequence.length() - active.prompt_len;
   const auto begins = [&] {
     return n_drawn < PromptLookup::kLeastMatch &&
@@ -130,7 +170,23 @@ void EngineLoop::ProposeDraft(const Active& active, Choice& choice, Sequence& se
   } else {
     choice.lookup.Draft(n, draft);
   }
-  if (!draft.empty()) scheduler_->Propose(sequence, std::move(draft));
+  return draft;
+}
+
+void EngineLoop::AskDraftModel() {
+  if (wants_.empty()) return;
+  const Clock::time_point began = Clock::now();
+  const int64_t passes = draft_->Draft(wants_);
+  const std::chrono::duration<double> elapsed = Clock::now() - began;
+  stats_.draft_passes_total += passes;
+  stats_.draft_seconds_total += elapsed.count();
+  const auto n_wants = static_cast<int64_t>(wants_.size());
+  // A single pass may have computed a prompt.
+  if (passes > 1) draft_times_.Observe(n_wants, elapsed.count() / static_cast<double>(passes));
+  for (size_t i = 0; i < wants_.size(); ++i) {
+    if (wants_[i].draft.empty()) continue;
+    scheduler_->Propose(*wanted_[i].sequence, std::move(wants_[i].draft));
+  }
 }
 
 }  // namespace tandem::engine

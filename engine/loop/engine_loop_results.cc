@@ -256,6 +256,11 @@ void EngineLoop::PublishStatus() {
   stats_.prefix_query_tokens_total = counters.prefix_query_tokens;
   stats_.prefix_hit_tokens_total = counters.prefix_hit_tokens;
   stats_.preemptions_total = counters.preemptions;
+  stats_.disk_blocks_read_total = counters.archive_blocks;
+  if (archive_) {
+    stats_.disk_blocks = archive_->files().n_files();
+    stats_.disk_blocks_written_total = archive_->files().writes_total();
+  }
   stats_.draft_tokens_total = counters.draft_tokens;
   stats_.accepted_draft_tokens_total = counters.accepted_tokens;
   stats_.requests_ended_per_second = ends_.PerSecond(Clock::now());

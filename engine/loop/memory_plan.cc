@@ -55,6 +55,14 @@ int64_t MostKvBlocks(const KvCache::Shape& shape, int64_t max_seqs, int64_t max_
 
 int64_t DefaultMemoryBudgetBytes() { return AvailableMemoryBytes() / 10 * 8; }
 
+namespace {
+
+int64_t BudgetOf(const EngineOptions& options) {
+  return options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryBudgetBytes();
+}
+
+}  // namespace
+
 EngineOptions ResolveOptions(EngineOptions options, int64_t active_parameters) {
   TANDEM_CHECK(options.max_seqs > 0 && options.prefill_chunk_tokens >= 0);
   if (options.prefill_chunk_tokens == 0) {
@@ -80,7 +88,7 @@ int64_t StepLogitRows(const EngineOptions& options) {
 MemoryPlan PlanMemory(const ModelDir& dir, const EngineOptions& asked) {
   const ModelOutline outline = OutlineModel(dir, ToLoadOptions(asked));
   const EngineOptions options = ResolveOptions(asked, outline.active_parameters);
-  const KvCache::Shape shape = ModelRunner::WindowedKvShape(outline);
+  const KvCache::Shape shape = ModelRunner::WindowedKvShape(outline, options.kv_format);
   const int64_t sequence_bytes = CheckedMul(
       MostBlocksOfSequence(shape.windows, outline.max_context_len, options.prefill_chunk_tokens),
       shape.block_bytes(), "keys and values of one sequence");
@@ -125,8 +133,7 @@ int64_t PlanStates(const Model& model, const EngineOptions& options, int64_t sta
       CheckedMul<int64_t>(state_floats, sizeof(float), "state of one sequence");
   int64_t bytes = options.kv_cache_bytes;
   if (bytes == 0) {
-    const int64_t budget =
-        options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryBudgetBytes();
+    const int64_t budget = BudgetOf(options);
     bytes = std::max<int64_t>(0, budget - model.weight_bytes() - scratch_bytes);
   }
   // Keys and values get the rest, where a layer has them.
@@ -148,8 +155,7 @@ int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, const KvC
   int64_t bytes = options.kv_cache_bytes;
   std::string source = "the memory reserved for the KV cache";
   if (bytes == 0) {
-    const int64_t budget =
-        options.memory_bytes > 0 ? options.memory_bytes : DefaultMemoryBudgetBytes();
+    const int64_t budget = BudgetOf(options);
     bytes = std::max<int64_t>(0, budget - model.weight_bytes() - scratch_bytes);
     source = "the memory budget of " + BytesText(budget) + " minus " +
              BytesText(model.weight_bytes()) + " of weights and " + BytesText(scratch_bytes) +
@@ -169,6 +175,35 @@ int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, const KvC
   spdlog::info("kv cache blocks={} blocks_per_sequence={} tables={} bytes={} max_model_len={}",
                n_blocks, per_sequence, shape.windows.size(), n_blocks * block_bytes, max_model_len);
   return n_blocks;
+}
+
+int64_t PlanDraftBlocks(const LoadedModel& model, const EngineOptions& options,
+                        const KvCache::Shape& shape, int64_t most_wants, int64_t scratch_bytes) {
+  const int64_t ours = ModelRunner::KvShape(*model.model, 1, shape.format).block_bytes();
+  const int64_t theirs = std::max<int64_t>(1, ModelRunner::KvShape(*model.draft, 1).block_bytes());
+  const int64_t length = std::min(model.max_model_len, model.draft->config().max_context_len);
+  const int64_t per_sequence = BlocksFor(length);
+  int64_t bytes = options.kv_cache_bytes;
+  if (bytes == 0) {
+    bytes = std::max<int64_t>(0, BudgetOf(options) - model.model->weight_bytes() -
+                                     model.draft->weight_bytes() - scratch_bytes);
+  }
+  // The model itself keeps room for one sequence.
+  const int64_t needed =
+      MostBlocksOfSequence(shape.windows, model.max_model_len, options.prefill_chunk_tokens) *
+      shape.block_bytes();
+  const int64_t share = std::min(bytes / (ours + theirs), (bytes - needed) / theirs);
+  return std::clamp(share, per_sequence,
+                    CheckedMul(most_wants, per_sequence, "blocks of the draft model"));
+}
+
+void ReserveDraft(const LoadedModel& model, int64_t kv_bytes, EngineOptions& options) {
+  if (options.kv_cache_bytes > 0) {
+    options.kv_cache_bytes = std::max<int64_t>(1, options.kv_cache_bytes - kv_bytes);
+    return;
+  }
+  options.memory_bytes =
+      std::max<int64_t>(1, BudgetOf(options) - kv_bytes - model.draft->weight_bytes());
 }
 
 }  // namespace tandem::engine

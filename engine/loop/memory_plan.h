@@ -34,4 +34,11 @@ int64_t PlanStates(const Model& model, const EngineOptions& options, int64_t sta
 int64_t PlanKvBlocks(const Model& model, const EngineOptions& options, const KvCache::Shape& shape,
                      int64_t max_model_len, int64_t scratch_bytes);
 
+// The number of KV blocks of a model's draft model: as many tokens as the model itself gets, up to
+// `most_wants` sequences, and at least one sequence. REQUIRES: a draft model, resolved options.
+int64_t PlanDraftBlocks(const LoadedModel& model, const EngineOptions& options,
+                        const KvCache::Shape& shape, int64_t most_wants, int64_t scratch_bytes);
+// Takes the draft model's weights and its `kv_bytes` out of what the options give to the model.
+void ReserveDraft(const LoadedModel& model, int64_t kv_bytes, EngineOptions& options);
+
 }  // namespace tandem::engine

@@ -82,19 +82,21 @@ KvWindow WindowOf(const AttentionSpec& layer) {
   return layer.window > 0 ? KvWindow::Sliding(layer.window) : KvWindow{};
 }
 
-KvCache::Shape KvInOneTable(std::span<const AttentionSpec> layers, DType dtype) {
+KvCache::Shape KvInOneTable(std::span<const AttentionSpec> layers, DType dtype, KvFormat format) {
   KvCache::Shape shape;
+  shape.format = format;
   for (const AttentionSpec& kept : layers) {
     shape.layers.push_back(
-        {.key_bytes = kept.n_kv_heads * KvHeadBlockBytes(dtype, kept.head_dim),
-         .value_bytes = kept.n_kv_heads * KvHeadBlockBytes(dtype, kept.value_dim())});
+        {.key_bytes = kept.n_kv_heads * KvHeadBlockBytes(dtype, kept.head_dim, format),
+         .value_bytes = kept.n_kv_heads * KvHeadBlockBytes(dtype, kept.value_dim(), format)});
   }
   return shape;
 }
 
-KvCache::Shape LayOutKv(std::span<const AttentionSpec> layers, DType dtype, int64_t max_model_len) {
+KvCache::Shape LayOutKv(std::span<const AttentionSpec> layers, DType dtype, int64_t max_model_len,
+                        KvFormat format) {
   TANDEM_CHECK(max_model_len > 0);
-  KvCache::Shape best = KvInOneTable(layers, dtype);
+  KvCache::Shape best = KvInOneTable(layers, dtype, format);
   const LayersByWindow by_window = ListWindows(layers, max_model_len);
   if (by_window.empty()) return best;
   int64_t largest = 0;

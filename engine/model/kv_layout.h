@@ -17,9 +17,11 @@ KvWindow WindowOf(const AttentionSpec& layer);
 // layers of one window; layers that see everything come first. A block has the size of the largest
 // table, so the cut decides what padding costs. It minimises the bytes of a sequence of eight
 // windows, or of `max_model_len` tokens if that is less. `layers`: as ForwardPlan::kv_layers.
-KvCache::Shape LayOutKv(std::span<const AttentionSpec> layers, DType dtype, int64_t max_model_len);
+KvCache::Shape LayOutKv(std::span<const AttentionSpec> layers, DType dtype, int64_t max_model_len,
+                        KvFormat format = KvFormat::kCompute);
 
 // One table that keeps every position.
-KvCache::Shape KvInOneTable(std::span<const AttentionSpec> layers, DType dtype);
+KvCache::Shape KvInOneTable(std::span<const AttentionSpec> layers, DType dtype,
+                            KvFormat format = KvFormat::kCompute);
 
 }  // namespace tandem::engine

@@ -119,11 +119,14 @@ class ModelRunner {
   ~ModelRunner();
 
   // Shape of a KV cache for this model: what the attentions of its forward pass keep, in one table.
-  static KvCache::Shape KvShape(const Model& model, int64_t n_blocks);
+  static KvCache::Shape KvShape(const Model& model, int64_t n_blocks,
+                                KvFormat format = KvFormat::kCompute);
   // The same without blocks, in tables by window, for sequences of at most max_model_len tokens
   // (engine/model/kv_layout.h).
-  static KvCache::Shape WindowedKvShape(const Model& model, int64_t max_model_len);
-  static KvCache::Shape WindowedKvShape(const ModelOutline& outline);
+  static KvCache::Shape WindowedKvShape(const Model& model, int64_t max_model_len,
+                                        KvFormat format = KvFormat::kCompute);
+  static KvCache::Shape WindowedKvShape(const ModelOutline& outline,
+                                        KvFormat format = KvFormat::kCompute);
   // Floats of one sequence's state in layers with state; 0 for models without any (StateCache).
   static int64_t StateFloats(const Model& model);
   static int64_t StateFloats(const ModelOutline& outline);

@@ -32,18 +32,19 @@ ModelRunner::ModelRunner(std::shared_ptr<const Model> model, OpsContext& ops, in
 
 ModelRunner::~ModelRunner() = default;
 
-KvCache::Shape ModelRunner::KvShape(const Model& model, int64_t n_blocks) {
-  KvCache::Shape shape = KvInOneTable(PlanOf(model).kv_layers, model.dtype());
+KvCache::Shape ModelRunner::KvShape(const Model& model, int64_t n_blocks, KvFormat format) {
+  KvCache::Shape shape = KvInOneTable(PlanOf(model).kv_layers, model.dtype(), format);
   shape.n_blocks = n_blocks;
   return shape;
 }
 
-KvCache::Shape ModelRunner::WindowedKvShape(const Model& model, int64_t max_model_len) {
-  return LayOutKv(PlanOf(model).kv_layers, model.dtype(), max_model_len);
+KvCache::Shape ModelRunner::WindowedKvShape(const Model& model, int64_t max_model_len,
+                                            KvFormat format) {
+  return LayOutKv(PlanOf(model).kv_layers, model.dtype(), max_model_len, format);
 }
 
-KvCache::Shape ModelRunner::WindowedKvShape(const ModelOutline& outline) {
-  return LayOutKv(PlanOf(outline).kv_layers, outline.types.dtype, outline.max_context_len);
+KvCache::Shape ModelRunner::WindowedKvShape(const ModelOutline& outline, KvFormat format) {
+  return LayOutKv(PlanOf(outline).kv_layers, outline.types.dtype, outline.max_context_len, format);
 }
 
 int64_t ModelRunner::StateFloats(const Model& model) { return PlanOf(model).state_floats; }

@@ -305,7 +305,8 @@ Act ServingOps::Attention(Act q, Act k, Act v, const AttentionSpec& spec, int64_
                        .values = kv_->values(layer),
                        .key_stride_bytes = kv_->key_stride(layer),
                        .value_stride_bytes = kv_->value_stride(layer),
-                       .dtype = plan_.dtype};
+                       .dtype = plan_.dtype,
+                       .format = kv_->shape().format};
   if (plan_.ops[static_cast<size_t>(op)].writes_keys) {
     WriteKv(ops_, spec, ComputeInput(k), ComputeInput(v), slices, kv);
   }

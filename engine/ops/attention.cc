@@ -1,7 +1,9 @@
 #include "engine/ops/attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
@@ -58,12 +60,75 @@ void WriteBlock(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, 
 }
 
 template <class T>
+float ToFloat(T x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return Bf16ToFloat(x);
+  } else {
+    return x;
+  }
+}
+
+// The nearest integer, even at ties. REQUIRES: |x| <= 2^21.
+int8_t Nearest(float x) {
+  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
+  return static_cast<int8_t>(x + kShift - kShift);
+}
+
+// The scale of one token's head, and what multiplies its elements. Both are 0 for a head of zeros,
+// or of numbers so small that the scale would be subnormal.
+struct Int8Scale {
+  float scale;
+  float inverse;
+};
+
+template <class T>
+Int8Scale ScaleOf(const T* x, int64_t dim) {
+  float absmax = 0;
+  bool is_finite = true;
+  for (int64_t d = 0; d < dim; ++d) {
+    const float value = std::fabs(ToFloat(x[d]));
+    is_finite = is_finite && value <= std::numeric_limits<float>::max();
+    absmax = std::max(absmax, value);
+  }
+  if (!is_finite) return {std::numeric_limits<float>::quiet_NaN(), 0};
+  if (absmax < kLeastGroupMax) return {0, 0};
+  return {absmax / 127, 127 / absmax};
+}
+
+// WriteBlock for KvFormat::kInt8.
+template <class T>
+void WriteInt8Block(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, int64_t ldv,
+                    int64_t first_slot, int64_t count, std::byte* keys, std::byte* values) {
+  constexpr int64_t kPair = sizeof(float) / sizeof(T);
+  constexpr int64_t kScaleBytes = kTokensPerBlock * static_cast<int64_t>(sizeof(float));
+  const int64_t value_dim = spec.value_dim();
+  const int64_t key_stride = RoundUp(spec.head_dim, kPair);
+  const int64_t value_stride = RoundUp(value_dim, kPair);
+  auto* const key_integers = reinterpret_cast<int8_t*>(keys + kScaleBytes);
+  auto* const value_integers = reinterpret_cast<int8_t*>(values + kScaleBytes);
+  for (int64_t slot = first_slot; slot < first_slot + count; ++slot, k += ldk, v += ldv) {
+    const Int8Scale of_key = ScaleOf(k, spec.head_dim);
+    reinterpret_cast<float*>(keys)[slot] = of_key.scale;
+    for (int64_t d = 0; d < key_stride; ++d) {
+      const float x = d < spec.head_dim && of_key.inverse > 0 ? ToFloat(k[d]) * of_key.inverse : 0;
+      key_integers[d / kPair * kPair * kTokensPerBlock + slot * kPair + d % kPair] = Nearest(x);
+    }
+    const Int8Scale of_value = ScaleOf(v, value_dim);
+    reinterpret_cast<float*>(values)[slot] = of_value.scale;
+    int8_t* const to = value_integers + slot * value_stride;
+    for (int64_t d = 0; d < value_stride; ++d) {
+      to[d] = Nearest(d < value_dim && of_value.inverse > 0 ? ToFloat(v[d]) * of_value.inverse : 0);
+    }
+  }
+}
+
+template <class T>
 void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k,
                   const ConstMatrix& v, std::span<const AttentionSlice> slices,
                   const KvLayerView& kv) {
   const int64_t value_dim = spec.value_dim();
-  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
-  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim);
+  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim, kv.format);
+  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim, kv.format);
   for (const AttentionSlice& slice : slices) {
     CheckSlice(slice);
     const int64_t first_block = slice.first_position / kTokensPerBlock;
@@ -76,12 +141,17 @@ void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix&
         const int64_t row = slice.first_row + from - slice.first_position;
         const int64_t block = slice.blocks[static_cast<size_t>(b)].value;
         for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
-          WriteBlock<T>(
-              spec, static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim, k.stride,
-              static_cast<const T*>(v.data) + row * v.stride + h * value_dim, v.stride,
-              from % kTokensPerBlock, to - from,
-              reinterpret_cast<T*>(kv.keys + block * kv.key_stride_bytes + h * key_bytes),
-              reinterpret_cast<T*>(kv.values + block * kv.value_stride_bytes + h * value_bytes));
+          const T* keys_in = static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim;
+          const T* values_in = static_cast<const T*>(v.data) + row * v.stride + h * value_dim;
+          std::byte* keys = kv.keys + block * kv.key_stride_bytes + h * key_bytes;
+          std::byte* values = kv.values + block * kv.value_stride_bytes + h * value_bytes;
+          if (kv.format == KvFormat::kInt8) {
+            WriteInt8Block<T>(spec, keys_in, k.stride, values_in, v.stride, from % kTokensPerBlock,
+                              to - from, keys, values);
+          } else {
+            WriteBlock<T>(spec, keys_in, k.stride, values_in, v.stride, from % kTokensPerBlock,
+                          to - from, reinterpret_cast<T*>(keys), reinterpret_cast<T*>(values));
+          }
         }
       }
     };
@@ -109,8 +179,10 @@ int64_t TaskRows(const AttentionSpec& spec, const AttentionSlice& slice, int64_t
 
 // Divides one worker's scratch among the parts of a task.
 struct TaskScratch {
-  static size_t Bytes(int64_t rows, int64_t q_stride_bytes, int64_t acc_stride) {
-    return static_cast<size_t>(rows * q_stride_bytes) + 64 + 2 * StateBytes(rows, acc_stride);
+  static size_t Bytes(int64_t rows, int64_t q_stride_bytes, int64_t acc_stride,
+                      int64_t tile_bytes) {
+    return static_cast<size_t>(rows * q_stride_bytes + tile_bytes) + 64 +
+           2 * StateBytes(rows, acc_stride);
   }
   static size_t StateBytes(int64_t rows, int64_t acc_stride) {
     return static_cast<size_t>(RoundUp<int64_t>(rows, kLanes) * (1 + kLanes + acc_stride)) *
@@ -130,11 +202,13 @@ struct TaskScratch {
                 .acc_stride = acc_stride};
       at += StateBytes(rows, acc_stride);
     }
+    tile = at;
   }
 
   std::byte* q;
   AttentionState total;
   AttentionState part;
+  std::byte* tile;  // of widened keys and values
 };
 
 // The softmax state of a key without a value: the sinks of the heads of each row. Merging it as the
@@ -182,10 +256,16 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
   const int64_t value_dim = spec.value_dim();
   const int64_t acc_stride = RoundUp<int64_t>(value_dim, kLanes);
   const auto q_stride_bytes = q_stride * static_cast<int64_t>(sizeof(T));
-  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim);
-  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim);
-  ReserveWorkerScratch(ops,
-                       TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride));
+  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim, kv.format);
+  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim, kv.format);
+  const bool widens = kv.format == KvFormat::kInt8;
+  const int64_t tile_bytes =
+      widens
+          ? kKeyTile / kTokensPerBlock *
+                (KvHeadBlockBytes(kv.dtype, spec.head_dim) + KvHeadBlockBytes(kv.dtype, value_dim))
+          : 0;
+  ReserveWorkerScratch(
+      ops, TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride, tile_bytes));
 
   const auto run = [&](int64_t index, int worker) {
     const Task& task = tasks[index];
@@ -222,7 +302,8 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
                              .values = kv.values + task.kv_head * value_bytes,
                              .key_stride_bytes = kv.key_stride_bytes,
                              .value_stride_bytes = kv.value_stride_bytes,
-                             .blocks = slice.blocks.data() + chunk_start / kTokensPerBlock};
+                             .blocks = slice.blocks.data() + chunk_start / kTokensPerBlock,
+                             .tile = widens ? reinterpret_cast<T*>(scratch.tile) : nullptr};
     // Chunks before every row's window have no visible keys for this task.
     const int64_t first_seen =
         spec.window > 0 ? std::max<int64_t>(0, first_position - spec.window + 1) : 0;
@@ -256,8 +337,10 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
 
 }  // namespace
 
-int64_t KvHeadBlockBytes(DType dtype, int64_t dim) {
-  return kTokensPerBlock * RowStride(dtype, dim) * static_cast<int64_t>(DTypeBytes(dtype));
+int64_t KvHeadBlockBytes(DType dtype, int64_t dim, KvFormat format) {
+  const int64_t elements = kTokensPerBlock * RowStride(dtype, dim);
+  if (format == KvFormat::kCompute) return elements * static_cast<int64_t>(DTypeBytes(dtype));
+  return kTokensPerBlock * static_cast<int64_t>(sizeof(float)) + elements;
 }
 
 void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,

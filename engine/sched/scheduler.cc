@@ -22,8 +22,9 @@ std::string PrefixVariant(const Scheduler::Request& request) {
 }  // namespace
 
 Scheduler::Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index,
-                     StatePool* states)
-    : options_(options), pool_(pool), index_(index), states_(states) {
+                     StatePool* states, PrefixArchive* archive)
+    : options_(options), pool_(pool), index_(index), states_(states), archive_(archive) {
+  TANDEM_CHECK(states_ == nullptr || archive_ == nullptr);
   TANDEM_CHECK(options_.max_seqs > 0);
   TANDEM_CHECK(options_.prefill_chunk_tokens > 0);
   TANDEM_CHECK(options_.score_chunk_tokens > 0);

@@ -16,6 +16,7 @@
 #include "engine/base/ids.h"
 #include "engine/kv/block_pool.h"
 #include "engine/kv/kv_window.h"
+#include "engine/kv/prefix_archive.h"
 #include "engine/kv/prefix_index.h"
 #include "engine/kv/state_pool.h"
 #include "engine/sched/batch_plan.h"
@@ -36,6 +37,8 @@ struct SchedulerOptions {
   int64_t draft_rows = 0;
   int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
+  // Blocks that one plan takes from the archive, so that no step waits long for the disk.
+  int64_t archive_blocks = 64;
   int64_t snapshot_tokens = 256;  // distance of regular snapshots of states; in full blocks
   // The tables of blocks of a sequence, as in KvCache::Shape and PrefixIndex. A table with a window
   // gives its blocks back when no later token sees them.
@@ -75,10 +78,12 @@ class Scheduler {
     uint64_t tenant = 0;           // cached prefixes are shared within one tenant and adapter
   };
 
-  // Borrows the pools and the index for its lifetime. `states`: null for models without state.
+  // Borrows the pools, the index and the archive for its lifetime. `states`: null for models
+  // without state. `archive`: null for none; its blocks join the index when a prompt needs them.
+  // REQUIRES: no archive beside states, because it keeps no snapshots.
   // Throws kFailedPrecondition when the pool cannot hold one sequence of max_model_len tokens.
   Scheduler(const SchedulerOptions& options, BlockPool& pool, PrefixIndex& index,
-            StatePool* states = nullptr);
+            StatePool* states = nullptr, PrefixArchive* archive = nullptr);
 
   // Queues a request. Its sequences live until the last one is finished or the request is
   // cancelled. Throws std::bad_alloc and then changes nothing.
@@ -132,6 +137,7 @@ class Scheduler {
 
   struct Counters {
     int64_t preemptions = 0;
+    int64_t archive_blocks = 0;  // taken from the archive
     int64_t prefix_query_tokens = 0;
     int64_t prefix_hit_tokens = 0;
     int64_t snapshots = 0;        // of states, made
@@ -184,6 +190,8 @@ class Scheduler {
   void LeaveQueue(Group& group);
   // scheduler_blocks.cc: the blocks of sequences.
   Prefix MatchPrefix(const Sequence& sequence) const;
+  bool TakeFromArchive(const Sequence& sequence);
+  bool Restore(const PrefixIndex::Lack& lack, std::vector<BlockId>& held);
   void TakeCached(Sequence& sequence, const Prefix& matched);
   bool Reserve(Sequence& sequence, int64_t n_tokens);
   int64_t DraftThatFits(const Sequence& sequence) const;
@@ -225,6 +233,8 @@ class Scheduler {
   BlockPool& pool_;
   PrefixIndex& index_;
   StatePool* const states_;
+  PrefixArchive* const archive_;
+  int64_t archive_left_ = 0;  // blocks that this plan may still take from the archive
 
   std::unordered_map<RequestId, Group> groups_;
   // By class: requests that have not had a place, except paused ones.

@@ -35,6 +35,52 @@ Scheduler::Prefix Scheduler::MatchPrefix(const Sequence& sequence) const {
   return prefix;
 }
 
+// Brings the blocks of the sequence's prefix into the cache that only the archive has. False: this
+// plan has taken enough, and the next ones bring the rest.
+bool Scheduler::TakeFromArchive(const Sequence& sequence) {
+  if (archive_ == nullptr || !sequence.uses_prefix_cache || sequence.has_blocks()) return true;
+  const std::vector<PrefixIndex::Lack> lacks = index_.Lacks(
+      sequence.tokens, sequence.prefix_variant,
+      [&](const Sha256Digest& key, size_t table) { return archive_->Has(key, table); });
+  if (lacks.empty()) return true;
+  // The blocks before them must not make room for them.
+  std::vector<BlockId> held;
+  const Prefix known = MatchPrefix(sequence);
+  for (const BlockTable& table : known.tables) held.insert(held.end(), table.begin(), table.end());
+  std::erase(held, kNoBlock);
+  held.reserve(held.size() + lacks.size());
+  for (const BlockId block : held) pool_.AddRef(block);
+  bool is_whole = true;
+  for (const PrefixIndex::Lack& lack : lacks) {
+    is_whole = archive_left_ > 0;
+    if (!is_whole || !Restore(lack, held)) break;
+    --archive_left_;
+  }
+  for (size_t i = held.size(); i-- > 0;) pool_.Release(held[i]);
+  return is_whole;
+}
+
+// Adds the block to `held`, with a reference. False: no block is free, or the archive's is not
+// usable. REQUIRES: room in `held`.
+bool Scheduler::Restore(const PrefixIndex::Lack& lack, std::vector<BlockId>& held) {
+  // Running sequences keep the blocks that they still need.
+  const auto n_tables = static_cast<int64_t>(options_.windows.size());
+  if (pool_.num_free() <= BlocksPromised(WorkClass::kBatch) + n_tables * num_running()) {
+    return false;
+  }
+  const std::optional<BlockId> block = TryAllocate();
+  if (!block) return false;
+  if (!archive_->Load(lack.key, lack.table, *block) ||
+      !index_.Insert(lack.key, lack.table, *block)) {
+    pool_.Release(*block);
+    return false;
+  }
+  pool_.SetCached(*block, true);
+  held.push_back(*block);
+  ++counters_.archive_blocks;
+  return true;
+}
+
 // REQUIRES: the sequence holds no blocks. Changes nothing when memory runs out.
 void Scheduler::TakeCached(Sequence& sequence, const Prefix& prefix) {
   // A request that does not look prefixes up begins with empty tables.
@@ -105,7 +151,11 @@ bool Scheduler::ReserveCopy(Sequence& sequence, BlockTable& table) {
 std::optional<BlockId> Scheduler::TryAllocate() {
   const std::optional<BlockPool::Allocation> allocation = pool_.TryAllocate();
   if (!allocation) return std::nullopt;
-  if (allocation->evicted_cached) index_.Forget(allocation->block);
+  if (allocation->evicted_cached) {
+    const std::optional<PrefixIndex::Lack> name = index_.NameOf(allocation->block);
+    if (archive_ != nullptr && name) archive_->Save(name->key, name->table, allocation->block);
+    index_.Forget(allocation->block);
+  }
   return allocation->block;
 }
 
@@ -117,7 +167,9 @@ void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
     index_.Advance(sequence.tokens, sequence.prefix_variant, i + 1, sequence.published);
     for (size_t table = 0; table < sequence.tables.size(); ++table) {
       const BlockId block = sequence.tables[table][static_cast<size_t>(i)];
-      if (index_.Insert(sequence.published.key, table, block)) pool_.SetCached(block, true);
+      if (!index_.Insert(sequence.published.key, table, block)) continue;
+      pool_.SetCached(block, true);
+      if (archive_ != nullptr) archive_->Save(sequence.published.key, table, block);
     }
   }
 }

@@ -48,11 +48,14 @@ const BatchPlan& Scheduler::Plan() {
   plan_.preempted.clear();
   plan_.rows = 0;
   committed_ = false;
+  archive_left_ = options_.archive_blocks;
   ++plans_;
   steps_without_interactive_ = HasInteractiveWork() ? 0 : steps_without_interactive_ + 1;
   // A round can end empty when the only running sequence gave way to an earlier one that had blocks
   // but no place (resumed after a pause). The next round gives the earlier one the place.
   do {
+    // A plan without rows waits for nothing but the archive.
+    if (running_.empty()) archive_left_ = options_.archive_blocks;
     Admit();
     FollowLeaders();
     ShareBudget();
@@ -144,6 +147,7 @@ void Scheduler::Admit() {
       if (yielding == nullptr) return;
     }
     Sequence& sequence = *next;
+    if (!TakeFromArchive(sequence)) return;
     Prefix matched;
     if (!sequence.has_blocks() && sequence.uses_prefix_cache) matched = MatchPrefix(sequence);
     if (!MakeRoom(sequence, matched)) return;

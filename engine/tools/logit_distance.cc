@@ -37,9 +37,9 @@ void ForEachStep(int64_t n_tokens, int64_t window, const Visit& visit) {
 class Reader {
  public:
   Reader(const std::shared_ptr<const Model>& model, const Adapter* adapter, int64_t window,
-         OpsContext& ops)
+         OpsContext& ops, KvFormat kv = KvFormat::kCompute)
       : adapter_(adapter),
-        kv_(ModelRunner::KvShape(*model, (window + kTokensPerBlock - 1) / kTokensPerBlock)),
+        kv_(ModelRunner::KvShape(*model, (window + kTokensPerBlock - 1) / kTokensPerBlock, kv)),
         states_(ModelRunner::StateFloats(*model), 1),
         runner_(model, ops, kRows, kRows),
         blocks_(static_cast<size_t>((window + kTokensPerBlock - 1) / kTokensPerBlock)) {
@@ -229,12 +229,12 @@ LogitDistance MeasureLogitDistance(const LogitRecord& reference,
 
 LogitDistance MeasureLogitDistance(const std::shared_ptr<const Model>& reference,
                                    const std::shared_ptr<const Model>& model,
-                                   std::span<const TokenId> tokens, int64_t window,
-                                   OpsContext& ops) {
+                                   std::span<const TokenId> tokens, int64_t window, OpsContext& ops,
+                                   KvFormat kv) {
   CheckSameVocabulary(reference->config().vocab_size, model->config().vocab_size);
   CheckFits(*reference, tokens, window);
   CheckFits(*model, tokens, window);
-  Reader theirs(reference, nullptr, window, ops), ours(model, nullptr, window, ops);
+  Reader theirs(reference, nullptr, window, ops), ours(model, nullptr, window, ops, kv);
   DistanceSum sum(tokens);
   ProgressTask task("comparing outputs", "tokens", static_cast<int64_t>(tokens.size()));
   ForEachStep(static_cast<int64_t>(tokens.size()), window, [&](const Step& step) {

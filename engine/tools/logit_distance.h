@@ -28,11 +28,12 @@ struct LogitDistance {
 // Runs both models over `tokens`, which are cut into independent windows of `window` tokens. The
 // models must have the same vocabulary size, `window` (>= 2) must not exceed either context, and
 // there must be at least two tokens. Throws kInvalidArgument if not, and when logits are not
-// finite. Allocates a small KV cache and 2 x 64 rows of logits.
+// finite. Allocates a small KV cache and 2 x 64 rows of logits. The model stores its keys and
+// values as `kv` says, the reference in its compute type.
 LogitDistance MeasureLogitDistance(const std::shared_ptr<const Model>& reference,
                                    const std::shared_ptr<const Model>& model,
-                                   std::span<const TokenId> tokens, int64_t window,
-                                   OpsContext& ops);
+                                   std::span<const TokenId> tokens, int64_t window, OpsContext& ops,
+                                   KvFormat kv = KvFormat::kCompute);
 
 // A model's logits along a text, kept for comparison after the model has left memory.
 struct LogitRecord {

@@ -45,8 +45,10 @@ struct AppOptions {
   std::vector<ModelArgument> models;            // empty: the embedded default
   std::vector<std::string> served_model_names;  // of the first model; the first one is its id
   std::vector<AdapterSource> adapters;          // on the first model
-  bool any_model_name = false;                  // unknown names mean the first model
-  std::string chat_template;  // template text instead of every model's own; empty: their own
+  // Each guesses the next tokens of the model of its name; without a name, of the first model.
+  std::vector<ModelArgument> draft_models;
+  bool any_model_name = false;  // unknown names mean the first model
+  std::string chat_template;    // template text instead of every model's own; empty: their own
   std::vector<std::string> api_keys;
   std::filesystem::path api_key_file;  // one key per line; read again on SIGHUP
   // Database of managed keys. Empty: DATA_DIR/keys.db, which may appear later.
@@ -144,6 +146,8 @@ class App {
   NameClaim ClaimFirst(const std::string& name);
   std::vector<std::vector<NameClaim>> ClaimFirstNames(const std::vector<ModelArgument>& sources);
   MemoryReservation ReserveFirst(const std::string& name, const MemoryClaim& claim);
+  void CheckDraftNames(const std::vector<ModelArgument>& sources) const;
+  std::optional<OpenedModel> DraftOf(const std::string& id) const;
   void LoadFirstModels();
   void ThrowIfStopping() const;
   bool LoadsAtRunTime() const { return !options_.data_dir.empty() && has_admin_; }
@@ -202,6 +206,7 @@ class App {
   std::atomic<std::chrono::steady_clock::time_point> next_look_for_models_{};
   std::atomic<bool> is_publishing_due_{false};  // a task of follower_ waits
   std::mutex checkpoint_mutex_;                 // one checkpoint is loaded at a time
+  std::string first_model_id_;
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
   std::unique_ptr<JobSupervisor> jobs_;

@@ -66,12 +66,38 @@ std::vector<std::vector<NameClaim>> App::ClaimFirstNames(
   return names;
 }
 
+void App::CheckDraftNames(const std::vector<ModelArgument>& sources) const {
+  for (const ModelArgument& draft : options_.draft_models) {
+    const bool is_known =
+        draft.name.empty() || std::any_of(sources.begin(), sources.end(), [&](const auto& source) {
+          return NameOf(source) == draft.name;
+        });
+    if (is_known) continue;
+    throw Error(ErrorCode::kInvalidArgument, "--draft-model " + draft.name + "=" + draft.path +
+                                                 ": no --model has the name '" + draft.name + "'");
+  }
+}
+
+// The draft model of the command line for the model `id`, opened; a name is more than none.
+std::optional<OpenedModel> App::DraftOf(const std::string& id) const {
+  const ModelArgument* found = nullptr;
+  for (const ModelArgument& draft : options_.draft_models) {
+    if (draft.name == id) found = &draft;
+    if (found == nullptr && draft.name.empty() && id == first_model_id_) found = &draft;
+  }
+  if (found == nullptr) return std::nullopt;
+  ModelArgument source = *found;
+  source.name.clear();  // its own
+  return OpenModelArgument(source);
+}
+
 // Claims all names and all memory before the first model is packed, so that a conflict is refused
 // at once. Then splits the free memory evenly between the KV caches. One more part stays free if
 // models can be loaded later.
 void App::LoadFirstModels() {
   struct First {
     OpenedModel opened;
+    std::optional<OpenedModel> draft;
     int64_t most_kv;
     MemoryReservation memory;
   };
@@ -81,12 +107,15 @@ void App::LoadFirstModels() {
     sources.front().name = options_.served_model_names.front();
   }
   std::vector<std::vector<NameClaim>> names = ClaimFirstNames(sources);
+  CheckDraftNames(sources);
+  first_model_id_ = NameOf(sources.front());
   std::vector<First> first;
   for (const ModelArgument& source : sources) {
     OpenedModel opened = OpenModelArgument(source);
-    const engine::MemoryPlan plan = engine::PlanMemory(opened.files, options_.engine);
+    std::optional<OpenedModel> draft = DraftOf(opened.id);
+    const engine::MemoryPlan plan = PlanServedModel(opened, draft, options_.engine);
     MemoryReservation memory = ReserveFirst(opened.id, plan.least);
-    first.push_back({std::move(opened), plan.most_kv, std::move(memory)});
+    first.push_back({std::move(opened), std::move(draft), plan.most_kv, std::move(memory)});
   }
   std::vector<MemoryReservation> adapter_memory;
   for (const AdapterSource& adapter : options_.adapters) {
@@ -102,6 +131,7 @@ void App::LoadFirstModels() {
   for (First& model : first) {
     LoadSettings settings;
     settings.memory = std::move(model.memory);
+    settings.draft = std::move(model.draft);
     settings.progress = [this](double) { ThrowIfStopping(); };
     models_.Publish(MakeModel(std::move(model.opened), options_.engine, options_.chat_template,
                               std::move(settings)),
@@ -136,8 +166,8 @@ ModelHost::Maker App::ModelMaker() {
         {.name = spec.id, .path = spec.source, .is_embedded = spec.is_embedded});
   };
   ModelHost::Maker maker;
-  maker.plan = [open, options_for](const ModelLoadSpec& spec) {
-    return engine::PlanMemory(open(spec).files, options_for(spec));
+  maker.plan = [this, open, options_for](const ModelLoadSpec& spec) {
+    return PlanServedModel(open(spec), DraftOf(spec.id), options_for(spec));
   };
   maker.make = [this, open, options_for](const ModelLoadSpec& spec, MemoryReservation memory,
                                          const std::function<void(double)>& progress) {
@@ -149,6 +179,7 @@ ModelHost::Maker App::ModelMaker() {
     settings.memory = std::move(memory);
     settings.in_background = true;
     settings.progress = progress;
+    settings.draft = DraftOf(spec.id);
     return MakeModel(open(spec), options_for(spec), options_.chat_template, std::move(settings));
   };
   return maker;

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "bench/constrain_bench.h"
+#include "bench/context_bench.h"
 #include "bench/gemm_bench.h"
 #include "bench/head_bench.h"
 #include "bench/load_generator.h"
@@ -79,6 +80,43 @@ void AddStepBench(CLI::App& command, int& exit_code) {
     options->block = of_dtype.block;
     options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
     exit_code = bench::RunStepBench(std::cout, *options);
+  });
+}
+
+void AddContextBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    bench::ContextBenchOptions options;
+    ModelFlags model;
+    std::string kv_dtype = "auto";
+  };
+  auto flags = std::make_shared<Flags>();
+  command.add_option("--model,-m", flags->options.model, "directory of the model")
+      ->required()
+      ->check(CLI::ExistingPath);
+  command
+      .add_option("--draft-model", flags->options.draft_model,
+                  "directory of a smaller model with the same tokens")
+      ->check(CLI::ExistingPath);
+  command.add_option("--kv-dtype", flags->kv_dtype, "type of keys and values: auto or int8")
+      ->check(CLI::IsMember({"auto", "int8"}))
+      ->capture_default_str();
+  command
+      .add_option("--depths", flags->options.depths, "tokens before the decoded ones, ascending")
+      ->check(CLI::Range(64, 1 << 20))
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--tokens", flags->options.tokens, "tokens decoded at each depth")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--rounds", flags->options.rounds, "measured rounds; the medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  AddModelFlags(command, flags->model);
+  command.callback([flags, &exit_code] {
+    flags->options.engine = ToEngineOptions(flags->model);
+    if (flags->kv_dtype == "int8") flags->options.engine.kv_format = engine::KvFormat::kInt8;
+    exit_code = bench::RunContextBench(std::cout, flags->options);
   });
 }
 
@@ -493,6 +531,9 @@ void AddBench(CLI::App& command, int& exit_code) {
                false);
   AddStepBench(
       *command.add_subcommand("step", "prefill, one stream and a batch, compared with the roof"),
+      exit_code);
+  AddContextBench(
+      *command.add_subcommand("context", "one stream after long prompts, and with guesses"),
       exit_code);
   AddOptimizerBench(
       *command.add_subcommand("optimizer", "optimiser steps compared with a read loop, GB/s"),

@@ -27,7 +27,8 @@ constexpr int64_t kMaxTextBytes = 64 << 20;
 
 struct QuantizeFlags {
   std::string model{config::kDefaultModel};
-  std::string dtype;
+  std::string dtype = "auto";
+  std::string kv_dtype = "auto";
   std::string text_file;
   std::string report_file;
   int64_t window = 512;
@@ -103,6 +104,10 @@ std::vector<TokenId> TextTokens(const engine::LoadedModel& model, const Quantize
 }
 
 int Quantize(const QuantizeFlags& flags) {
+  if (flags.dtype == "auto" && flags.kv_dtype == "auto") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "give --dtype int8 or int4, --kv-dtype int8, or both: there is nothing to compare");
+  }
   ConfigureLog(flags.log_level, LogFormat::kText);
   std::optional<ShownProgress> shown(flags.progress);
   const engine::ModelDir dir = OpenModelArgument(ParseModelArgument(flags.model)).files;
@@ -113,23 +118,26 @@ int Quantize(const QuantizeFlags& flags) {
   engine::OpsContext ops(engine::Kernels(), pool);
   const int64_t window = std::min(flags.window, reference.max_model_len);
   const engine::LogitDistance distance = engine::MeasureLogitDistance(
-      reference.model, rounded.model, TextTokens(reference, flags), window, ops);
+      reference.model, rounded.model, TextTokens(reference, flags), window, ops,
+      flags.kv_dtype == "int8" ? engine::KvFormat::kInt8 : engine::KvFormat::kCompute);
 
   shown.reset();
 
-  nlohmann::ordered_json report = {{"model", flags.model},
-                                   {"reference_dtype", reference.weights_dtype},
-                                   {"dtype", rounded.weights_dtype},
-                                   {"reference_bytes", reference.weight_bytes},
-                                   {"bytes", rounded.weight_bytes},
-                                   {"positions", distance.n_positions},
-                                   {"mean_kl", distance.mean_kl},
-                                   {"max_kl", distance.max_kl},
-                                   {"same_first_choice", distance.same_first_choice},
-                                   {"text", !flags.text_file.empty() ? flags.text_file
-                                            : reference.tokenizer    ? "built in"
-                                                                     : "random ids"},
-                                   {"packed_file", rounded.model->packed_path().string()}};
+  nlohmann::ordered_json report = {
+      {"model", flags.model},
+      {"reference_dtype", reference.weights_dtype},
+      {"dtype", rounded.weights_dtype},
+      {"kv_dtype", flags.kv_dtype == "int8" ? "int8" : rounded.kv_dtype},
+      {"reference_bytes", reference.weight_bytes},
+      {"bytes", rounded.weight_bytes},
+      {"positions", distance.n_positions},
+      {"mean_kl", distance.mean_kl},
+      {"max_kl", distance.max_kl},
+      {"same_first_choice", distance.same_first_choice},
+      {"text", !flags.text_file.empty() ? flags.text_file
+               : reference.tokenizer    ? "built in"
+                                        : "random ids"},
+      {"packed_file", rounded.model->packed_path().string()}};
   // The perplexity of random ids says nothing: every model predicts them badly.
   if (reference.tokenizer || !flags.text_file.empty()) {
     report["reference_perplexity"] = distance.reference_perplexity;
@@ -154,9 +162,15 @@ void AddQuantize(CLI::App& command, int& exit_code) {
   command
       .add_option("--dtype", flags->dtype,
                   "int8 or int4: blocks of 32 weights with one scale each. The packed-weight cache "
-                  "keeps the result for --dtype of the same name")
-      ->required()
-      ->check(CLI::IsMember({"int8", "int4"}));
+                  "keeps the result for --dtype of the same name; auto leaves the weights as they "
+                  "are")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "int8", "int4"}));
+  command
+      .add_option("--kv-dtype", flags->kv_dtype,
+                  "also compare with keys and values in this type: auto (the compute type) or int8")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "int8"}));
   command.add_option(
       "--text", flags->text_file,
       "text file on which the quantised model is compared (default: a short built-in text)");

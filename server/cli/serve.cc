@@ -59,6 +59,9 @@ engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   options.max_queue = config.max_queue;
   options.prefill_chunk_tokens = config.prefill_chunk;
   if (config.speculate == "lookup") options.draft_rows = engine::kDraftRows;
+  if (config.kv_dtype == "int8") options.kv_format = engine::KvFormat::kInt8;
+  options.prefix_dir = config.cache_dir;
+  options.prefix_dir_bytes = config.cache_dir_size.n;
   options.idle_release = Milliseconds(config.idle_release);
   return options;
 }
@@ -116,6 +119,9 @@ AppOptions ToAppOptions(const AppConfig& config) {
   for (const std::string& model : config.model) options.models.push_back(ParseModelArgument(model));
   for (const std::string& adapter : config.adapter) {
     options.adapters.push_back(ParseAdapterSource(adapter));
+  }
+  for (const std::string& draft : config.draft_model) {
+    options.draft_models.push_back(ParseModelArgument(draft));
   }
   options.served_model_names = config.served_model_name;
   options.any_model_name = config.any_model_name;

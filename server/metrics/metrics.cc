@@ -101,8 +101,12 @@ struct Totals {
     stats.prefix_query_tokens_total += more.prefix_query_tokens_total;
     stats.prefix_hit_tokens_total += more.prefix_hit_tokens_total;
     stats.preemptions_total += more.preemptions_total;
+    stats.disk_blocks_read_total += more.disk_blocks_read_total;
+    stats.disk_blocks_written_total += more.disk_blocks_written_total;
     stats.draft_tokens_total += more.draft_tokens_total;
     stats.accepted_draft_tokens_total += more.accepted_draft_tokens_total;
+    stats.draft_passes_total += more.draft_passes_total;
+    stats.draft_seconds_total += more.draft_seconds_total;
     histograms.Add(other.histograms);
   }
 };
@@ -118,12 +122,20 @@ void AddCounters(Families& families, const std::string& name, const Totals& tota
           totals.stats.prefix_query_tokens_total);
   counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
           totals.stats.prefix_hit_tokens_total);
+  counter("prefix_cache_disk_blocks_read_total", "Blocks of prefixes that were read from disk.",
+          totals.stats.disk_blocks_read_total);
+  counter("prefix_cache_disk_blocks_written_total", "Blocks of prefixes that were written to disk.",
+          totals.stats.disk_blocks_written_total);
   counter("num_preemptions_total", "Sequences that lost their KV blocks and were recomputed.",
           totals.stats.preemptions_total);
   counter("spec_decode_num_draft_tokens_total", "Guessed tokens that were computed.",
           totals.stats.draft_tokens_total);
   counter("spec_decode_num_accepted_tokens_total", "Guessed tokens that were right.",
           totals.stats.accepted_draft_tokens_total);
+  counter("spec_decode_draft_passes_total", "Forward passes of the draft model.",
+          totals.stats.draft_passes_total);
+  families.Counter("spec_decode_draft_seconds_total", "Time in the draft model.", labels,
+                   totals.stats.draft_seconds_total);
 
   const engine::EngineHistograms& h = totals.histograms;
   const auto histogram = [&](const char* metric, const char* help, const Histogram& values) {

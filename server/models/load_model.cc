@@ -16,6 +16,7 @@
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
 #include "engine/base/unix_time.h"
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "engine/hub/reference.h"
 #include "engine/model/model.h"
@@ -121,7 +122,37 @@ void RunInBackground(const std::function<void()>& work) {
   if (failure) std::rethrow_exception(failure);
 }
 
+// The draft model needs neither a chat template nor prefixes of its own.
+void OpenDraft(const std::string& target_id, const OpenedModel& draft,
+               engine::EngineOptions& options, const LoadSettings& settings,
+               engine::LoadedModel& target) {
+  const engine::LoadedModel opened =
+      engine::OpenModel(draft.files, options, /*chat_template_override=*/"", settings.progress);
+  engine::AttachDraft(target, target_id, opened, draft.id);
+  if (options.draft_rows == 0) {
+    options.draft_rows = engine::kDraftRows;
+    options.looks_up = false;
+  }
+  spdlog::info("draft_model_loaded model={} draft_model={} parameters={} weights=\"{}\"", target_id,
+               draft.id, opened.parameters, BytesText(opened.weight_bytes));
+}
+
 }  // namespace
+
+engine::MemoryPlan PlanServedModel(const OpenedModel& opened,
+                                   const std::optional<OpenedModel>& draft,
+                                   const engine::EngineOptions& options) {
+  engine::MemoryPlan plan = engine::PlanMemory(opened.files, options);
+  if (!draft) return plan;
+  engine::EngineOptions of_draft = options;
+  of_draft.kv_format = engine::KvFormat::kCompute;
+  const engine::MemoryPlan more = engine::PlanMemory(draft->files, of_draft);
+  plan.least.weights += more.least.weights;
+  plan.least.kv += more.least.kv;
+  plan.least.scratch += more.least.scratch;
+  plan.most_kv += more.most_kv;
+  return plan;
+}
 
 std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
                                                    engine::EngineOptions options,
@@ -131,6 +162,7 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   engine::LoadedModel loaded;
   const auto open = [&] {
     loaded = engine::OpenModel(opened.files, options, chat_template, settings.progress);
+    if (settings.draft) OpenDraft(opened.id, *settings.draft, options, settings, loaded);
   };
   // Only packing runs in the background: the engine's threads must not inherit the low priority.
   if (settings.in_background) {
@@ -155,7 +187,8 @@ std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,
   model->memory = std::move(settings.memory);
   MemoryClaim claim = model->memory.claim();
   if (claim.total() > 0) options.kv_cache_bytes = claim.kv;
-  claim.weights = loaded.weight_bytes;
+  claim.weights =
+      loaded.weight_bytes + (loaded.draft == nullptr ? 0 : loaded.draft->weight_bytes());
   claim.weights_mapped = loaded.weights_mapped;
   const int64_t context = loaded.max_model_len;
   const int64_t parameters = loaded.parameters, active = loaded.active_parameters;

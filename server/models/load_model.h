@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/api/loaded_model.h"
 #include "engine/api/options.h"
 #include "engine/formats/model_dir.h"
 #include "server/models/model_registry.h"
@@ -46,11 +47,18 @@ struct LoadSettings {
   // Memory reserved for the model; its KV cache gets the claim's `kv` bytes. An empty reservation
   // lets the engine size the cache (EngineOptions::memory_bytes).
   MemoryReservation memory = {};
+  // Guesses the model's next tokens (engine/draft.h). Its memory is part of `memory`.
+  std::optional<OpenedModel> draft = {};
   // Pack on a low-priority thread.
   bool in_background = false;
   // Called with the fraction packed so far; an exception from it aborts the load.
   std::function<void(double fraction)> progress = {};
 };
+
+// Memory needs of a model and its draft model, if any.
+engine::MemoryPlan PlanServedModel(const OpenedModel& opened,
+                                   const std::optional<OpenedModel>& draft,
+                                   const engine::EngineOptions& options);
 
 // Packs and starts a model. An empty `chat_template` means the model's own.
 std::shared_ptr<const ServedModel> LoadServedModel(OpenedModel opened,

@@ -40,6 +40,7 @@ struct Case {
   DType dtype;
   BlockFormat block;
   const KernelTable* kernels;
+  KvFormat kv = KvFormat::kCompute;
 };
 
 std::vector<Case> Cases() {
@@ -62,6 +63,18 @@ std::vector<Case> Cases() {
       }
     }
   }
+  // Keys and values in int8: all heads alike, windows, sinks, latent attention, chunks, recurrent
+  // layers. The families share the code that differs from the compute type.
+  for (const KernelTable* kernels : RunnableKernelTables()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const char* family :
+           {"llama", "gemma2", "gpt_oss", "deepseek_v3", "llama4", "qwen3_next", "falcon_h1"}) {
+        if (family == std::string_view("gemma2") || kernels == &Kernels()) {
+          cases.push_back({family, dtype, BlockFormat::kNone, kernels, KvFormat::kInt8});
+        }
+      }
+    }
+  }
   return cases;
 }
 
@@ -70,7 +83,8 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
   std::string name =
       info.param.family + "_" +
       (in_blocks ? BlockFormatName(info.param.block) : std::string(DTypeName(info.param.dtype))) +
-      "_" + std::string(info.param.kernels->key);
+      "_" + std::string(info.param.kernels->key) +
+      (info.param.kv == KvFormat::kInt8 ? "_int8_keys" : "");
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '_';
   return name;
 }
@@ -148,6 +162,7 @@ class S2LoadInvariance : public testing::TestWithParam<Case> {
     options_.dtype = GetParam().dtype;
     options_.block = GetParam().block;
     options_.kernels = GetParam().kernels;
+    options_.kv_format = GetParam().kv;
     options_.max_model_len = kMaxModelLen;
     options_.threads = 1;
     model_ = OpenModel(ModelDir::Open(dir_.path() / "model"), options_, "");
@@ -214,7 +229,8 @@ TEST_P(S2LoadInvariance, BatchChunkCachePreemptionAndThreadsChangeNoBit) {
 
   // KV memory for slightly more than one sequence. Without layers that keep keys there is no such
   // memory to run out of.
-  const KvCache::Shape shape = ModelRunner::WindowedKvShape(*model_.model, kMaxModelLen);
+  const KvCache::Shape shape =
+      ModelRunner::WindowedKvShape(*model_.model, kMaxModelLen, options_.kv_format);
   const int64_t one =
       MostBlocksOfSequence(shape.windows, kMaxModelLen, options_.prefill_chunk_tokens);
   options_.kv_cache_bytes = shape.block_bytes() * (one + 4);

@@ -80,6 +80,19 @@ void TransposeRows(const TransposeRowsArgs<T>& a) noexcept {
   }
 }
 
+// Element `index` of a head's part of a block, without its scale.
+template <class T>
+float HeadElement(const AttentionArgs<T>& a, const std::byte* head, int64_t index) {
+  if (a.tile == nullptr) return ToFloat(reinterpret_cast<const T*>(head)[index]);
+  const auto* q = reinterpret_cast<const int8_t*>(head) + kLanes * sizeof(float);
+  return static_cast<float>(q[index]);
+}
+
+template <class T>
+float HeadScale(const AttentionArgs<T>& a, const std::byte* head, int64_t slot) {
+  return a.tile == nullptr ? 1.0f : reinterpret_cast<const float*>(head)[slot];
+}
+
 // Three passes per row: scores and maximum, exponentials and their sum, weighted values. Each pass
 // recomputes the scores, so no buffer limits the chunk.
 template <class T>
@@ -91,15 +104,15 @@ void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noex
     const int64_t first = std::max(a.key_first, seen);
     const int64_t end = std::min(a.key_first + kKeyChunk, position + 1);
     const auto block = [&](const std::byte* base, int64_t stride, int64_t p) {
-      return reinterpret_cast<const T*>(base +
-                                        static_cast<int64_t>(a.blocks[p / kLanes].value) * stride);
+      return base + static_cast<int64_t>(a.blocks[p / kLanes].value) * stride;
     };
     const auto score = [&](int64_t p) {
-      const T* keys = block(a.keys, a.key_stride_bytes, p);
+      const std::byte* keys = block(a.keys, a.key_stride_bytes, p);
       float dot = 0;
       for (int64_t d = 0; d < a.head_dim; ++d) {
-        dot += ToFloat(a.q[r * a.ldq + d]) * ToFloat(keys[PanelIndex<T>(p % kLanes, d, 0)]);
+        dot += ToFloat(a.q[r * a.ldq + d]) * HeadElement(a, keys, PanelIndex<T>(p % kLanes, d, 0));
       }
+      dot *= HeadScale(a, keys, p % kLanes);
       dot *= a.scale;
       return a.soft_cap > 0 ? a.soft_cap * std::tanh(dot / a.soft_cap) : dot;
     };
@@ -111,8 +124,11 @@ void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noex
     for (int64_t p = first; p < end; ++p) {
       const float weight = std::exp(score(p) - max);
       state.sum[r * kLanes] += weight;
-      const T* value = block(a.values, a.value_stride_bytes, p) + p % kLanes * value_stride;
-      for (int64_t d = 0; d < a.value_dim; ++d) acc[d] += weight * ToFloat(value[d]);
+      const std::byte* values = block(a.values, a.value_stride_bytes, p);
+      const float scaled = weight * HeadScale(a, values, p % kLanes);
+      for (int64_t d = 0; d < a.value_dim; ++d) {
+        acc[d] += scaled * HeadElement(a, values, p % kLanes * value_stride + d);
+      }
     }
     state.max[r] = max;
   }

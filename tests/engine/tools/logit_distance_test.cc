@@ -131,5 +131,24 @@ TEST_F(LogitDistanceTest, WhatCannotBeComparedIsRefused) {
             std::string::npos);
 }
 
+// Attention of every kind: heads in groups, windows with caps, sinks, latent attention, chunks, and
+// beside recurrent layers. The bound is about four times what was measured.
+TEST_F(LogitDistanceTest, Int8KeysAndValuesStayNearOnTheGoldens) {
+  for (const char* name :
+       {"llama2-tiny-two-shards", "gemma2-tiny", "gpt_oss-tiny", "deepseek_v3-tiny", "llama4-tiny",
+        "qwen3_next-tiny", "falcon_h1-tiny"}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto model = Load({.dtype = dtype}, name);
+      const std::vector<TokenId> tokens = Tokens(*model, 96);
+      const LogitDistance d = MeasureLogitDistance(model, model, tokens, 48, ops_, KvFormat::kInt8);
+      EXPECT_GT(d.mean_kl, 0) << name;
+      EXPECT_LT(d.mean_kl, 2e-3) << name;
+      EXPECT_LT(d.max_kl, 0.1) << name;
+      RecordProperty(std::string(name) + "." + std::string(DTypeName(dtype)),
+                     std::to_string(d.mean_kl));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tandem::engine

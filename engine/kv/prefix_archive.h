@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+
+#include "engine/base/ids.h"
+#include "engine/io/sha256.h"
+
+namespace tandem::engine {
+
+// Where blocks of cached prefixes live beyond the KV cache. A key and a table name a block's
+// content, as in PrefixIndex. Engine thread only; no method throws.
+class PrefixArchive {
+ public:
+  virtual ~PrefixArchive() = default;
+
+  // Whether Load may find it.
+  virtual bool Has(const Sha256Digest& key, size_t table) const = 0;
+  // Copies the content of `block` and keeps it if it can. Does nothing for what it has.
+  virtual void Save(const Sha256Digest& key, size_t table, BlockId block) = 0;
+  // Fills `block`. False: the content is not usable, `block` may hold anything, and Has is false
+  // from now on.
+  virtual bool Load(const Sha256Digest& key, size_t table, BlockId block) = 0;
+};
+
+}  // namespace tandem::engine

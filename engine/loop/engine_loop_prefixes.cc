@@ -1,0 +1,91 @@
+// The part of EngineLoop that keeps prefixes beyond their requests: in memory, on disk, and not at
+// all after a long idle time.
+
+#include <malloc.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "engine/base/attempt.h"
+#include "engine/base/log.h"
+#include "engine/io/sha256.h"
+#include "engine/kernels/kernels.h"
+#include "engine/loop/engine_loop.h"
+
+namespace tandem::engine {
+namespace {
+
+// Blocks that one step takes from the disk, in bytes: some tens of milliseconds.
+constexpr int64_t kArchiveBytes = 32 << 20;
+
+// Cached keys and values are reused only by the arithmetic that computed them. The model's
+// fingerprint names weights and compute dtype.
+Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
+  hash.Update(std::as_bytes(std::span(kernels.key)));
+  hash.Update(std::as_bytes(std::span(model.kv_dtype)));
+  return hash.Finish();
+}
+
+// Size and time of the running program's file: another build may compute other bits.
+std::string ProgramIdentity() {
+  struct stat status {};
+  if (::stat("/proc/self/exe", &status) != 0) return "unknown";
+  return std::to_string(status.st_size) + " " + std::to_string(status.st_mtim.tv_sec) + "." +
+         std::to_string(status.st_mtim.tv_nsec);
+}
+
+}  // namespace
+
+int64_t EngineLoop::ArchiveBlocks(const KvCache::Shape& shape) {
+  return std::max<int64_t>(1, kArchiveBytes / std::max<int64_t>(1, shape.block_bytes()));
+}
+
+// Keys and values on disk outlive the program, so their directory also names what it computes with.
+// A directory that cannot be used costs the cache on disk only.
+void EngineLoop::OpenPrefixes(const KvCache::Shape& shape) {
+  const Sha256Digest salt = PrefixSalt(model_, ops_.kernels());
+  prefix_index_.emplace(salt, shape.windows);
+  if (options_.prefix_dir.empty() || !options_.prefix_cache) return;
+  const char* reason = state_pool_ ? "the model has recurrent layers" : nullptr;
+  if (kv_->shape().block_bytes() == 0) reason = "the model keeps no keys";
+  if (reason != nullptr) {
+    spdlog::warn("prefix_cache_not_on_disk path={} reason=\"{}\"", options_.prefix_dir.string(),
+                 reason);
+    return;
+  }
+  Sha256 hash;
+  hash.Update(std::as_bytes(std::span(salt)));
+  hash.Update(model_.fingerprint + " " + ProgramIdentity());
+  const std::optional<Error> error = ErrorOf([&] {
+    archive_.emplace(options_.prefix_dir, hash.Finish(), options_.prefix_dir_bytes, *kv_);
+  });
+  if (error) {
+    spdlog::error("prefix_cache_not_on_disk path={} error=\"{}\"", options_.prefix_dir.string(),
+                  error->what());
+    return;
+  }
+  spdlog::info("prefix_cache_on_disk path={} blocks={}", options_.prefix_dir.string(),
+               archive_->files().n_files());
+}
+
+// A burst leaves keys and values in every block it used, and its texts in the allocator's arenas.
+// An idle loop wakes every second; only an idle wake-up calls this.
+void EngineLoop::ReleaseIdleMemory() {
+  if (options_.idle_release.count() <= 0 || Clock::now() - step_began_ < options_.idle_release) {
+    return;
+  }
+  has_released_ = true;
+  scheduler_->ForgetPrefixes();
+  kv_->Discard();
+  states_->Discard();
+  if (draft_) draft_->Discard();
+  ::malloc_trim(0);
+  ++stats_.idle_releases_total;
+  spdlog::debug("idle engine released key and value memory bytes={}", kv_->bytes());
+}
+
+}  // namespace tandem::engine
