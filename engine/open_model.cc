@@ -16,6 +16,7 @@
 #include "engine/infill.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
+#include "engine/kernels/arithmetic.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
@@ -86,7 +87,7 @@ void CompileTemplate(const std::string& override_text, const std::optional<std::
 // Clients compare this to know that answers come from the same bits.
 std::string SystemFingerprint(const Model& model, const KernelTable& kernels) {
   const std::string text =
-      model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" + std::string(kernels.key);
+      model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" + std::string(ArithmeticOf(kernels));
   return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
 }
 

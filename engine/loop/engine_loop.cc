@@ -15,6 +15,7 @@
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
 #include "engine/io/sha256.h"
+#include "engine/kernels/arithmetic.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
@@ -45,7 +46,7 @@ void Contain(const Action& action, const Fail& fail) {
 Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
-  hash.Update(std::as_bytes(std::span(kernels.key)));
+  hash.Update(std::as_bytes(std::span(ArithmeticOf(kernels))));
   return hash.Finish();
 }
 
