@@ -21,6 +21,9 @@ TEST_PACKAGES=(
   zsh fish mandoc groff-base debootstrap libopenmpi-dev openmpi-bin "${PACKAGE_PACKAGES[@]}"
 )
 
+# For the build for arm64 and its tests.
+TEST_PACKAGES+=(g++-aarch64-linux-gnu qemu-user)
+
 # For tests/cluster: replicas with one database, behind a router. Slurm queues jobs and ranks, sshd starts ranks; the
 # tests run their daemons themselves.
 TEST_PACKAGES+=(postgresql haproxy slurmctld slurmd slurm-client openssh-server)

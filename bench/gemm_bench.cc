@@ -1,7 +1,5 @@
 #include "bench/gemm_bench.h"
 
-#include <immintrin.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -48,22 +46,19 @@ double MedianSeconds(int64_t cycle, double seconds, const std::function<void(int
   return Median(std::move(times));
 }
 
+// Four words, for any instruction set.
+using FourWords [[gnu::vector_size(32), gnu::aligned(1), gnu::may_alias]] = int64_t;
+
 // Sums the bytes, so that no load can be dropped.
 int64_t ReadAll(const std::byte* data, size_t bytes) {
-  __m256i sum[4] = {};
+  FourWords sum[4] = {};
   for (size_t i = 0; i + 128 <= bytes; i += 128) {
     __builtin_prefetch(data + i + 4096);
     __builtin_prefetch(data + i + 4096 + 64);
-    for (size_t j = 0; j < 4; ++j) {
-      const auto* at = reinterpret_cast<const __m256i*>(data + i + 32 * j);
-      sum[j] = _mm256_add_epi64(sum[j], _mm256_loadu_si256(at));
-    }
+    for (size_t j = 0; j < 4; ++j) sum[j] += *reinterpret_cast<const FourWords*>(data + i + 32 * j);
   }
-  const __m256i all =
-      _mm256_add_epi64(_mm256_add_epi64(sum[0], sum[1]), _mm256_add_epi64(sum[2], sum[3]));
-  int64_t lanes[4];
-  std::memcpy(lanes, &all, sizeof(lanes));
-  return lanes[0] + lanes[1] + lanes[2] + lanes[3];
+  const FourWords all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  return all[0] + all[1] + all[2] + all[3];
 }
 
 double ReadRate(ThreadPool& pool, const AlignedBuffer& buffer, double seconds) {

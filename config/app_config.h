@@ -63,6 +63,7 @@ struct AppConfig {
   int64_t batch_concurrency = 0;
   bool share_prefix_cache = false;
   std::string speculate = "off";
+  bool reproducible = false;
   Seconds idle_release{300};
   int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};

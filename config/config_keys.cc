@@ -105,6 +105,8 @@ const ConfigKey kKeys[] = {
     {.name = "speculate", .member = &AppConfig::speculate, .unit = "",
      .effect = "guess next tokens from the text: the same answers in fewer steps",
      .choices = "off|lookup"},
+    {.name = "reproducible", .member = &AppConfig::reproducible, .unit = "",
+     .effect = "the same bits on every CPU; slower where bf16 instructions round differently"},
     {.name = "idle-release", .member = &AppConfig::idle_release, .unit = "s",
      .effect = "idle time after which a model releases cached prefixes and KV memory; 0: never",
      .min = 0, .max = 86400},

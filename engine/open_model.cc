@@ -16,6 +16,7 @@
 #include "engine/infill.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
+#include "engine/kernels/arithmetic.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/memory_plan.h"
 #include "engine/model/adapter.h"
@@ -86,8 +87,8 @@ void CompileTemplate(const std::string& override_text, const std::optional<std::
 // Clients compare this to know that answers come from the same bits.
 std::string SystemFingerprint(const LoadedModel& loaded, const KernelTable& kernels) {
   const Model& model = *loaded.model;
-  std::string text =
-      model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" + std::string(kernels.key);
+  std::string text = model.fingerprint() + "\n" + std::string(ProgramVersion()) + "\n" +
+                     std::string(ArithmeticOf(kernels));
   if (loaded.kv_dtype != DTypeName(model.dtype())) text += "\nkv " + loaded.kv_dtype;
   return "fp_" + ToHex(Sha256Of(std::as_bytes(std::span(text)))).substr(0, 16);
 }

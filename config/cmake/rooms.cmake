@@ -3,6 +3,18 @@
 #   tandem_room(engine_kv DIR engine/kv DEPS engine_base engine_io)   a library of one or more folders; globs the sources
 #   tandem_test(engine_kv_test DIR tests/engine/kv DEPS engine_kv)    one test program per room, of one or more folders
 
+# The architecture of the program: x86_64 (v3: AVX2 and later) or arm64.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(TANDEM_ARCH arm64)
+  # char is signed on x86-64: the sources mean one thing everywhere.
+  set(arch_options -march=armv8-a -fsigned-char)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(TANDEM_ARCH x86_64)
+  set(arch_options -march=x86-64-v3)
+else()
+  message(FATAL_ERROR "Tandem has no kernels for ${CMAKE_SYSTEM_PROCESSOR}. Build for x86_64 or aarch64.")
+endif()
+
 find_package(Threads REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
@@ -31,7 +43,7 @@ target_compile_features(tandem_options INTERFACE cxx_std_20)
 target_include_directories(tandem_options INTERFACE
   $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}> $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/engine/base/third_party>)
 target_compile_options(tandem_options INTERFACE
-  $<BUILD_INTERFACE:-march=x86-64-v3>
+  "$<BUILD_INTERFACE:${arch_options}>"
   # Fused multiply-adds are explicit: the compiler must never choose a rounding.
   -ffp-contract=off)
 target_compile_options(tandem_build_options INTERFACE
@@ -104,8 +116,9 @@ function(tandem_room NAME)
   endif()
 endfunction()
 
+# ALONE leaves out tests_support, and with it every room that this links.
 function(tandem_test NAME)
-  cmake_parse_arguments(T "" "LABEL;TIMEOUT" "DIR;DEPS" ${ARGN})
+  cmake_parse_arguments(T "ALONE" "LABEL;TIMEOUT" "DIR;DEPS" ${ARGN})
   list(TRANSFORM T_DIR PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE patterns)
   list(TRANSFORM patterns APPEND /*_test.cc)
   file(GLOB sources CONFIGURE_DEPENDS ${patterns})
@@ -120,7 +133,11 @@ function(tandem_test NAME)
     set_target_properties(${NAME} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   endif()
   set_target_properties(${NAME} PROPERTIES TANDEM_TEST ON RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
-  target_link_libraries(${NAME} PRIVATE ${T_DEPS} tests_support GTest::gtest GTest::gtest_main)
+  set(support tests_support)
+  if(T_ALONE)
+    set(support "")
+  endif()
+  target_link_libraries(${NAME} PRIVATE ${T_DEPS} ${support} GTest::gtest GTest::gtest_main)
   add_test(NAME ${NAME} COMMAND ${NAME})
   set_tests_properties(${NAME} PROPERTIES TIMEOUT ${T_TIMEOUT} LABELS "${T_LABEL}")
 endfunction()

@@ -17,7 +17,13 @@ namespace {
 
 constexpr auto kSpinTime = std::chrono::microseconds(20);
 
-inline void Pause() { __builtin_ia32_pause(); }
+inline void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  asm volatile("isb" ::: "memory");  // arm64: waits for some cycles, unlike `yield`
+#endif
+}
 
 constexpr uint64_t kUnclaimedMask = 0xffffffffu;
 constexpr uint64_t Unclaimed(uint64_t round) { return round & kUnclaimedMask; }

@@ -9,6 +9,11 @@ struct CpuFeatures {
   bool avx512 = false;    // F, BW, DQ and VL
   bool avx512_bf16 = false;
   bool avx512_vnni = false;
+  bool amx_int8 = false;  // with VNNI, and Linux lets this process use tiles
+
+  bool neon = false;       // 64-bit Arm
+  bool neon_dot = false;   // sdot
+  bool neon_bf16 = false;  // bfmlalb and bfmlalt
 };
 
 CpuFeatures DetectCpuFeatures();

@@ -11,6 +11,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/io/sha256.h"
+#include "engine/kernels/arithmetic.h"
 #include "engine/kernels/kernels.h"
 #include "engine/loop/engine_loop.h"
 
@@ -25,7 +26,7 @@ constexpr int64_t kArchiveBytes = 32 << 20;
 Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(model.model->fingerprint())));
-  hash.Update(std::as_bytes(std::span(kernels.key)));
+  hash.Update(std::as_bytes(std::span(ArithmeticOf(kernels))));
   hash.Update(std::as_bytes(std::span(model.kv_dtype)));
   return hash.Finish();
 }

@@ -12,6 +12,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/io/sha256.h"
+#include "engine/kernels/arithmetic.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/find_weight.h"
 #include "engine/model/packed_weights.h"
@@ -23,7 +24,7 @@ namespace tandem::engine {
 namespace {
 
 // Part of every fingerprint. Raise it when the same weights and kernels compute different bits.
-constexpr const char* kArithmeticVersion = "tandem-1";
+constexpr const char* kArithmeticVersion = "tandem-2";
 constexpr size_t kContentHashLength = 64;  // SHA-256 in hexadecimal
 
 bool IsFloat(DType dtype) {
@@ -322,7 +323,7 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, ModelOutline outli
   model->weights_type_ = types.name;
   model->rope_bytes_ = outline.rope_bytes;
   Sha256 identity;
-  identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ops.kernels().key) + "\n" +
+  identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ArithmeticOf(ops.kernels())) + "\n" +
                   types.name + "\n" + model->content_hash_ + "\n" +
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);

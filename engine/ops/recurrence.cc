@@ -203,7 +203,14 @@ void StepAll(float* s, int64_t k_dim, int64_t v_dim, const float* k, const float
 
 }  // namespace
 
-float Softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
+// log(1 + e^x). The rounding of log1p differs between CPUs of one C library; that of exp and log
+// does not.
+float Softplus(float x) {
+  if (x > 20.0f) return x;
+  const float e = std::exp(x);
+  if (e < 0x1p-13f) return e - 0.5f * e * e;
+  return static_cast<float>(std::log(1.0 + static_cast<double>(e)));
+}
 float SigmoidOf(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
 float SquaredLength(const float* x, int64_t n) {

@@ -71,9 +71,9 @@ void Doctor() {
   std::string tables;
   for (const engine::KernelTable* table : engine::RunnableKernelTables()) {
     tables += tables.empty() ? "" : ", ";
-    tables += table->isa;
+    tables += table->key;
   }
-  std::printf("kernels       %s (runnable: %s)\n", std::string(engine::Kernels().isa).c_str(),
+  std::printf("kernels       %s (runnable: %s)\n", std::string(engine::Kernels().key).c_str(),
               tables.c_str());
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {

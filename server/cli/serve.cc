@@ -19,6 +19,7 @@
 #include "engine/constrain/grammar.h"
 #include "engine/io/atomic_write.h"
 #include "engine/io/mapping_faults.h"
+#include "engine/kernels/arithmetic.h"
 #include "engine/kernels/kernels.h"
 #include "server/app/app.h"
 #include "server/app/service_notify.h"
@@ -200,6 +201,7 @@ void Announce(App& app, const AppConfig& config, const std::string& admin_key) {
 int Serve(const ServeFlags& flags) {
   const config::LoadedConfig loaded = config::LoadConfig(flags.sources);
   const AppConfig& config = loaded.values;
+  if (config.reproducible) engine::UseCommonArithmetic();
   if (flags.only_check) {
     engine::Kernels();  // throws if TANDEM_FORCE_ISA names an ISA that this CPU lacks
     std::printf("%s", config::DescribeConfig(loaded).c_str());

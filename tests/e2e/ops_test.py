@@ -395,6 +395,14 @@ class Configuration(Case):
         # Without --check-config it does not start either.
         self.assertEqual(self.run_serve("--config", file).returncode, 2)
 
+    def test_reproducible_needs_kernels_of_the_common_arithmetic(self):
+        got = self.run_serve("--check-config", "--reproducible", env={"TANDEM_FORCE_ISA": ""})
+        self.assertEqual(got.returncode, 0, got.stderr)
+        self.assertIn("reproducible: true  # --reproducible\n", got.stdout)
+        got = self.run_serve("--check-config", "--reproducible", env={"TANDEM_FORCE_ISA": "reference"})
+        self.assertEqual(got.returncode, 2)
+        self.assertIn("TANDEM_FORCE_ISA names reference, which has another", got.stderr)
+
     def test_keys_are_redacted(self):
         file = self.write("api-key: [marker-1, marker-2]\n")
         got = self.run_serve("--check-config", "--config", file, "--admin-key", "marker-3",

@@ -40,9 +40,11 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"engine/formats/quantized",
      {"engine/base", "engine/io", "engine/tensor", "engine/formats/stored"}},
     {"engine/formats/llama2c", {"engine/base", "engine/io", "engine/formats/stored"}},
+    {"engine/kernels/amx", {"engine/kernels", "engine/kernels/avx512"}},
     {"engine/kernels/avx2", {"engine/kernels"}},
     {"engine/kernels/avx512", {"engine/kernels"}},
     {"engine/kernels/avx_vnni", {"engine/kernels", "engine/kernels/avx2"}},
+    {"engine/kernels/neon", {"engine/kernels"}},
     {"engine/kernels/reference", {"engine/kernels"}},
     {"engine/ops", {"engine/base", "engine/tensor", "engine/kernels"}},
     {"engine/model/families", {"engine/base", "engine/io", "engine/ops"}},
@@ -372,15 +374,13 @@ inline constexpr std::array kZlib{Names("training/data/parquet/codecs"), Names("
                                   Names("tests/server/console")};
 inline constexpr std::array kMpi{Names("training/dist/mpi")};
 inline constexpr std::array kEigen{Names("training"), Names("tests")};
-// bench measures the machine's roof with its own intrinsics. The tests of the vector functions
-// include those in a target region of their own.
-inline constexpr std::array kIntrinsics{Names("engine/kernels"), Names("tests/engine/kernels"),
-                                        Names("bench")};
+// The tests of the vector functions include those in a target region of their own.
+inline constexpr std::array kIntrinsics{Names("engine/kernels"), Names("tests/engine/kernels")};
 inline constexpr std::array kGoogleTest{Names("tests")};
 inline constexpr std::array kGoogleBenchmark{Names("bench")};
 }  // namespace doors
 
-inline constexpr std::array<DoorRule, 24> kDoorRules{{
+inline constexpr std::array<DoorRule, 25> kDoorRules{{
     {"nlohmann/json_fwd.hpp", doors::kAnywhere},
     {"nlohmann/", doors::kAnywhere, true},
     {"simdjson.h", doors::kAnywhere, true},
@@ -401,6 +401,7 @@ inline constexpr std::array<DoorRule, 24> kDoorRules{{
     {"mpi.h", doors::kMpi},
     {"Eigen/", doors::kEigen},
     {"immintrin.h", doors::kIntrinsics},
+    {"arm_neon.h", doors::kIntrinsics},
     {"cpuid.h", doors::kIntrinsics},
     {"gtest/", doors::kGoogleTest},
     {"gmock/", doors::kGoogleTest},

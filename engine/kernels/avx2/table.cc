@@ -22,6 +22,7 @@ namespace {
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"
+#include "engine/kernels/matmul_wide.inc"
 #include "engine/kernels/block_matmul.inc"
 #include "engine/kernels/block_table.inc"
 #include "engine/kernels/pack.inc"

@@ -21,6 +21,7 @@ namespace {
 #include "engine/kernels/math.inc"
 #include "engine/kernels/row_kernels.inc"
 #include "engine/kernels/matmul.inc"
+#include "engine/kernels/matmul_wide.inc"
 #include "engine/kernels/pack.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
@@ -30,6 +31,7 @@ namespace {
 
 constinit const KernelTable kTable = MakeTable("avx512", "avx512", avx512_widen::kBlocks);
 constinit const KernelTable kTableVnni = MakeTable("avx512", "avx512+vnni", avx512_vnni::kBlocks);
+constinit const KernelTable kTableAmx = MakeTable("avx512", "avx512+vnni+amx", amx::kBlocks);
 
 }  // namespace tandem::engine::avx512
 

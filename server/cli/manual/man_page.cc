@@ -22,7 +22,8 @@ struct NamedFact {
 
 constexpr NamedFact kEnvironment[] = {
     {"TANDEM_FORCE_ISA",
-     "reference, avx2, avxvnni or avx512: use the kernels of that instruction set"},
+     "reference, avx2, avxvnni, avx512 or neon: use the kernels of that instruction set"},
+    {"TANDEM_REPRODUCIBLE", "1: use kernels that give the same bits on every CPU"},
     {"NO_COLOR", "if not empty: no colours"},
     {"XDG_CACHE_HOME", "packed weights are in its directory tandem; default ~/.cache"},
     {"XDG_DATA_HOME", "data of servers is in its directory tandem; default ~/.local/share"},

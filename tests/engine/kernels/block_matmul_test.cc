@@ -11,6 +11,7 @@
 
 #include "engine/base/aligned_buffer.h"
 #include "engine/kernels/kernels.h"
+#include "tests/engine/kernels/emulated_amx.h"
 
 // Products with quantised weights on every table. They are compared with f64 arithmetic on the same
 // integers and scales. BlockMatMulArgs promises the bits of the reference table.
@@ -219,7 +220,10 @@ class BlockMatMulTest : public testing::TestWithParam<const KernelTable*> {
   const KernelTable& table() const { return *GetParam(); }
 };
 std::vector<const KernelTable*> Tables() {
-  return {RunnableKernelTables().begin(), RunnableKernelTables().end()};
+  std::vector<const KernelTable*> tables = {RunnableKernelTables().begin(),
+                                            RunnableKernelTables().end()};
+  if (EmulatedAmx() != nullptr) tables.push_back(EmulatedAmx());
+  return tables;
 }
 std::string TableName(const testing::TestParamInfo<const KernelTable*>& param) {
   std::string name(param.param->key);

@@ -32,7 +32,7 @@ int ForcedIsaStatus(const char* isa) {
 }
 
 TEST(DispatchDeathTest, ForcedIsaIsTakenOrRefused) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  GTEST_FLAG_SET(death_test_style, "fast");
   for (const KernelTable* table : RunnableKernelTables()) {
     EXPECT_EXIT(std::exit(ForcedIsaStatus(std::string(table->isa).c_str())),
                 testing::ExitedWithCode(0), "");
@@ -41,7 +41,7 @@ TEST(DispatchDeathTest, ForcedIsaIsTakenOrRefused) {
 }
 
 TEST(DispatchDeathTest, WithoutForceTheBestTableIsTaken) {
-  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  GTEST_FLAG_SET(death_test_style, "fast");
   EXPECT_EXIT(
       {
         unsetenv("TANDEM_FORCE_ISA");

@@ -1,7 +1,11 @@
 // The elementary functions of math.inc, included like any group of kernels
 // (engine/kernels/README.md), compared with f64 arithmetic.
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
 #include <immintrin.h>
+#else
+#include <arm_neon.h>
+#endif
 
 #include <algorithm>
 #include <bit>
@@ -34,6 +38,7 @@ struct MathFunctions {
 }  // namespace
 }  // namespace tandem::engine
 
+#if defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
 namespace tandem::engine::avx2 {
@@ -59,6 +64,17 @@ namespace {
 }  // namespace
 }  // namespace tandem::engine::avx512
 #pragma GCC pop_options
+#else
+namespace tandem::engine::neon {
+namespace {
+// clang-format off
+#include "engine/kernels/neon/vec.inc"
+#include "engine/kernels/math.inc"
+#include "tests/engine/kernels/math_functions.inc"
+// clang-format on
+}  // namespace
+}  // namespace tandem::engine::neon
+#endif
 
 namespace tandem::engine {
 namespace {
@@ -69,8 +85,12 @@ const float kNan = std::numeric_limits<float>::quiet_NaN();
 std::vector<MathFunctions> Runnable() {
   const CpuFeatures cpu = DetectCpuFeatures();
   std::vector<MathFunctions> all;
+#if defined(__x86_64__)
   if (cpu.avx2) all.push_back(avx2::Functions("avx2"));
   if (cpu.avx512) all.push_back(avx512::Functions("avx512"));
+#else
+  if (cpu.neon) all.push_back(neon::Functions("neon"));
+#endif
   return all;
 }
 
