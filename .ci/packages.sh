@@ -24,9 +24,12 @@ TEST_PACKAGES=(
 # For the build for arm64 and its tests.
 TEST_PACKAGES+=(g++-aarch64-linux-gnu qemu-user)
 
-# For tests/cluster: replicas with one database, behind a router. Slurm queues jobs and ranks, sshd starts ranks; the
-# tests run their daemons themselves.
-TEST_PACKAGES+=(postgresql haproxy slurmctld slurmd slurm-client openssh-server)
+# For the tests of replicas with one database. The tests run a server of their own.
+TEST_PACKAGES+=(postgresql)
+
+# For `./test --cluster`, besides TEST_PACKAGES: a router of replicas, a queue of jobs and ranks, and a shell that starts
+# ranks. The tests run these daemons themselves.
+CLUSTER_PACKAGES=(haproxy slurmctld slurmd slurm-client openssh-server)
 
 # install_packages NAME…: installs the missing packages. Without root, prints the command and exits.
 install_packages() {

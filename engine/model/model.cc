@@ -323,8 +323,9 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, ModelOutline outli
   model->weights_type_ = types.name;
   model->rope_bytes_ = outline.rope_bytes;
   Sha256 identity;
-  identity.Update(std::string(kArithmeticVersion) + "\n" + std::string(ArithmeticOf(ops.kernels())) + "\n" +
-                  types.name + "\n" + model->content_hash_ + "\n" +
+  identity.Update(std::string(kArithmeticVersion) + "\n" +
+                  std::string(ArithmeticOf(ops.kernels())) + "\n" + types.name + "\n" +
+                  model->content_hash_ + "\n" +
                   model->family_->write_config(model->config_).dump());
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
