@@ -81,7 +81,11 @@ class HttpClient::Connection {
   bool ReadHead(bool is_head_request, Clock::time_point deadline) {
     for (int n_interim = 0; ReadOneHead(is_head_request, deadline); ++n_interim) {
       const int status = Status();
-      if (status >= 200) return true;
+      if (status >= 200) {
+        const auto length = parser_->content_length();
+        if (length && !parser_->is_done() && !parser_->chunked()) plain_left_ = *length;
+        return true;
+      }
       // 1xx announce another head, except 101: no other protocol was requested.
       if (status < 100 || status == 101 || n_interim == kMaxInterimHeads) {
         throw Error(ErrorCode::kDataLoss, "unexpected status " + std::to_string(status));
@@ -100,6 +104,7 @@ class HttpClient::Connection {
   }
 
   size_t ReadBody(std::span<char> out) {
+    if (plain_left_) return ReadPlainBody(out);
     while (!parser_->is_done()) {
       auto& body = parser_->get().body();
       body.data = out.data();
@@ -125,7 +130,8 @@ class HttpClient::Connection {
 
   // Bytes after the response would count as part of the next one.
   bool can_be_kept() const {
-    return !is_retired_ && parser_ && parser_->is_done() && parser_->keep_alive() && input_.empty();
+    const bool is_read = plain_left_ ? *plain_left_ == 0 : parser_ && parser_->is_done();
+    return !is_retired_ && is_read && parser_->keep_alive() && input_.empty();
   }
   // The request was not sent whole: no other request may follow it.
   void Retire() { is_retired_ = true; }
@@ -137,6 +143,7 @@ class HttpClient::Connection {
   int Status() const { return static_cast<int>(parser_->get().result_int()); }
 
   bool ReadOneHead(bool is_head_request, Clock::time_point deadline) {
+    plain_left_.reset();
     parser_.emplace();
     parser_->header_limit(kMaxHeadBytes);
     parser_->body_limit(std::numeric_limits<uint64_t>::max());
@@ -156,6 +163,24 @@ class HttpClient::Connection {
       }
     }
     return true;
+  }
+
+  // Without a copy: a body of known length needs no parser.
+  size_t ReadPlainBody(std::span<char> out) {
+    size_t n = static_cast<size_t>(std::min<uint64_t>(out.size(), *plain_left_));
+    if (n == 0) return 0;
+    if (input_.empty()) {
+      n = stream.Read(out.first(n));
+      if (n == 0) {
+        throw TransientFault(ErrorCode::kUnavailable,
+                             "the connection closed before the response was complete");
+      }
+    } else {
+      n = input_.copy(out.data(), n);
+      input_.erase(0, n);
+    }
+    *plain_left_ -= n;
+    return n;
   }
 
   // Feeds the input to the parser and returns the number of bytes it took.
@@ -184,6 +209,7 @@ class HttpClient::Connection {
 
   std::optional<Parser> parser_;
   std::string input_;
+  std::optional<uint64_t> plain_left_;  // of a body that is not chunked; unset: the parser reads it
   bool is_retired_ = false;
 };
 
