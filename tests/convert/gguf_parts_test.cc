@@ -242,6 +242,10 @@ TEST_F(GgufPartsTest, SettingsOfGemmaThatMakeNoModelAreRefusedByName) {
   widths.settings.push_back({"feed_forward_length", std::vector<uint32_t>{8, 8, 8, 24, 8}});
   ExpectRefused(widths, "gemma4.feed_forward_length");
 
+  GgufContents many = whole;
+  many.Set("attention.shared_kv_layers", 0xFFFFFFFF);
+  ExpectRefused(many, "num_kv_shared_layers");
+
   GgufContents sparse = Convert("gemma3n");
   sparse.DropKey("activation_sparsity_scale");
   sparse.settings.push_back({"activation_sparsity_scale", std::vector<float>{1, 0}});

@@ -6,6 +6,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "engine/model/families/config_difference.h"
 #include "engine/model/families/family.h"
 
 namespace tandem::convert {
@@ -121,18 +122,7 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
   compare("multipliers of branches", NumbersOf(a.branches), NumbersOf(b.branches));
   compare("norm of a scan", a.recurrent.norm, b.recurrent.norm);
   compare("tying of embeddings", a.tied_embeddings, b.tied_embeddings);
-  const engine::GemmaParts &gemma = a.gemma, &other_gemma = b.gemma;
-  compare("width of layers' embeddings", gemma.per_layer_dim, other_gemma.per_layer_dim);
-  compare("number of layers that share keys", gemma.n_shared_kv_layers,
-          other_gemma.n_shared_kv_layers);
-  compare("use of keys as values", gemma.values_are_keys, other_gemma.values_are_keys);
-  compare("wider MLPs", gemma.wide_shared_mlp, other_gemma.wide_shared_mlp);
-  compare("number of streams", gemma.n_streams, other_gemma.n_streams);
-  compare("active stream", gemma.active_stream, other_gemma.active_stream);
-  compare("scale of the active stream", gemma.scales_active, other_gemma.scales_active);
-  compare("rank of the learned residual", gemma.laurel_rank, other_gemma.laurel_rank);
-  compare("widths of MLPs", gemma.ffn_dims, other_gemma.ffn_dims);
-  compare("sparsity of MLPs", gemma.cuts, other_gemma.cuts);
+  if (first.empty()) first = engine::DifferentLayerPart(a, b);
   bool has_experts = false;
   for (int64_t layer = 0; layer < a.n_layers; ++layer) {
     has_experts = has_experts || a.HasExperts(layer);
@@ -148,6 +138,7 @@ std::string FirstDifference(const ModelConfig& a, const ModelConfig& b) {
     compare("bias of experts", a.experts.selection_bias, b.experts.selection_bias);
     compare("width of experts", a.experts.ffn_dim, b.experts.ffn_dim);
     compare("width of shared experts", a.experts.shared_ffn_dim, b.experts.shared_ffn_dim);
+    compare("latent of experts", a.experts.latent_dim, b.experts.latent_dim);
   }
   compare("norms of q and k", a.qk_norm, b.qk_norm);
   for (int64_t layer = 0; layer < a.n_layers && first.empty(); ++layer) {

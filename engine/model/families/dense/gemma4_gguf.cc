@@ -62,7 +62,11 @@ double RotaryPart(const GgufMetadata& metadata, int64_t head_dim) {
 // The MLPs of layers that share keys may be twice as wide as the others.
 void ReadWidths(const GgufMetadata& metadata, int64_t n_layers, Json& json) {
   const std::vector<int64_t> widths = ByLayer(metadata, kWidth, n_layers);
-  const int64_t n_own = n_layers - json["num_kv_shared_layers"].get<int64_t>();
+  const int64_t n_shared = json["num_kv_shared_layers"].get<int64_t>();
+  const int64_t n_own = n_layers - std::clamp<int64_t>(n_shared, 0, n_layers);
+  if (widths.front() < 1 || widths.front() > kMaxWidth) {
+    metadata.Unsupported(kWidth, "is not in [1, " + std::to_string(kMaxWidth) + "]");
+  }
   const bool is_wide = widths.back() != widths.front();
   for (int64_t layer = 0; layer < n_layers; ++layer) {
     const int64_t times = is_wide && layer >= n_own ? 2 : 1;

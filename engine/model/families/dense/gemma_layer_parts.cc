@@ -1,5 +1,6 @@
 #include "engine/model/families/dense/gemma_layer_parts.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -176,8 +177,10 @@ bool IsGgufSharedKey(const GgufMetadata& metadata, int64_t n_shared, std::string
   const std::string_view name(stop, static_cast<size_t>(end - stop));
   const bool is_key =
       name == ".attn_k.weight" || name == ".attn_v.weight" || name == ".attn_k_norm.weight";
+  const int64_t n_layers = GgufLayers(metadata);
   const int64_t shared = metadata.Int(kGgufSharedKv).value_or(n_shared);
-  return is_key && block >= GgufLayers(metadata) - shared;
+  return is_key &&
+         block >= n_layers - std::clamp<int64_t>(shared, 0, std::max<int64_t>(n_layers, 0));
 }
 
 }  // namespace tandem::engine
