@@ -1,7 +1,6 @@
 #include "engine/io/crc32c.h"
 
 #if defined(__aarch64__)
-#include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 

@@ -1,4 +1,3 @@
-#include <asm/hwcap.h>
 #include <sys/auxv.h>
 
 #include "engine/kernels/cpu_features.h"
