@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "bench/make_model.h"
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/attempt.h"
 #include "engine/base/thread_group.h"
 #include "engine/constrain/grammar.h"

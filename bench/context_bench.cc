@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "bench/gemm_bench.h"
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/error.h"
 #include "engine/draft.h"
 #include "engine/engine.h"

@@ -13,9 +13,9 @@
 #include <variant>
 #include <vector>
 
-#include "bench/arrivals.h"
-#include "bench/load_summary.h"
-#include "bench/paired.h"
+#include "bench/load/arrivals.h"
+#include "bench/load/load_summary.h"
+#include "bench/measure/paired.h"
 #include "engine/base/error.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"

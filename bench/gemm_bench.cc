@@ -10,7 +10,7 @@
 #include <random>
 #include <string>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"

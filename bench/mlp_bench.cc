@@ -7,7 +7,7 @@
 #include <cstring>
 #include <ostream>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/error.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"

@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/objects/object_client.h"

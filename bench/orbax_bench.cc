@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "convert/formats/maxtext/maxtext.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "convert/orbax/orbax_writer.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/sampling/logprobs.h"
 #include "engine/sampling/sampler.h"

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/error.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bench/gemm_bench.h"
+#include "bench/measure/paired.h"
 #include "bench/models/random_model.h"
-#include "bench/paired.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
 #include "engine/base/thread_pool.h"

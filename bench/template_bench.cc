@@ -5,7 +5,7 @@
 #include <ostream>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/chat/chat_template.h"
 
 namespace tandem::bench {

@@ -6,7 +6,7 @@
 #include <ostream>
 #include <vector>
 
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/utf8.h"
 
 namespace tandem::bench {

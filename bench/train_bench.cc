@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "bench/gemm_bench.h"
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
 #include "engine/model/families/family.h"

@@ -8,7 +8,7 @@
 #include "bench/context_bench.h"
 #include "bench/gemm_bench.h"
 #include "bench/head_bench.h"
-#include "bench/load_generator.h"
+#include "bench/load/load_generator.h"
 #include "bench/make_model.h"
 #include "bench/mlp_bench.h"
 #include "bench/objects_bench.h"

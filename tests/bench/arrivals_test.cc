@@ -1,4 +1,4 @@
-#include "bench/arrivals.h"
+#include "bench/load/arrivals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "bench/load_prompts.h"
+#include "bench/load/load_prompts.h"
 
 #include <gtest/gtest.h>
 

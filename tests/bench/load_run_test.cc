@@ -1,4 +1,4 @@
-#include "bench/load_run.h"
+#include "bench/load/load_run.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

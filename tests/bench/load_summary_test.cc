@@ -1,11 +1,11 @@
-#include "bench/load_summary.h"
+#include "bench/load/load_summary.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
-#include "bench/process_usage.h"
+#include "bench/measure/process_usage.h"
 #include "engine/base/error.h"
 
 namespace tandem::bench {

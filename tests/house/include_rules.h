@@ -316,6 +316,8 @@ inline const std::vector<FolderRule> kFolderRules = {
      {"engine/base", "engine/io", "engine/tensor", "engine/formats/safetensors",
       "engine/model/families"}},
     {"bench/client", {"engine/base"}},
+    {"bench/measure", {"engine/base"}},
+    {"bench/load", {"engine/base", "engine/io", "bench/client", "bench/measure"}},
     {"bench", {"engine/base",      "engine/io",
                "engine/objects",   "engine/kv",
                "engine/sampling",  "engine/tensor",
@@ -328,7 +330,7 @@ inline const std::vector<FolderRule> kFolderRules = {
                "training/lora",    "training/step",
                "convert/orbax",    "convert/formats/maxtext",
                "engine/formats",   "bench/models",
-               "bench/client"}},
+               "bench/measure",    "bench/load"}},
     {"tests", {"*"}},
 };
 

@@ -5,8 +5,8 @@
 #include <iosfwd>
 #include <string>
 
-#include "bench/arrivals.h"
-#include "bench/load_prompts.h"
+#include "bench/load/arrivals.h"
+#include "bench/load/load_prompts.h"
 
 namespace tandem::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/paired.h"
+#include "bench/measure/paired.h"
 
 #include <algorithm>
 #include <array>

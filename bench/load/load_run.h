@@ -6,7 +6,7 @@
 
 #include "bench/client/completion_parser.h"
 #include "bench/client/http_target.h"
-#include "bench/load_prompts.h"
+#include "bench/load/load_prompts.h"
 
 namespace tandem::bench {
 

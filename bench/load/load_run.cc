@@ -1,4 +1,4 @@
-#include "bench/load_run.h"
+#include "bench/load/load_run.h"
 
 #include <sys/epoll.h>
 #include <sys/resource.h>

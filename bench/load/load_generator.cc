@@ -1,4 +1,4 @@
-#include "bench/load_generator.h"
+#include "bench/load/load_generator.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "bench/client/http_target.h"
-#include "bench/load_run.h"
-#include "bench/load_summary.h"
-#include "bench/paired.h"
-#include "bench/process_usage.h"
+#include "bench/load/load_run.h"
+#include "bench/load/load_summary.h"
+#include "bench/measure/paired.h"
+#include "bench/measure/process_usage.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 

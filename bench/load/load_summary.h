@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "bench/load_run.h"
-#include "bench/process_usage.h"
+#include "bench/load/load_run.h"
+#include "bench/measure/process_usage.h"
 
 namespace tandem::bench {
 

@@ -1,4 +1,4 @@
-#include "bench/load_summary.h"
+#include "bench/load/load_summary.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
-#include "bench/arrivals.h"
+#include "bench/load/arrivals.h"
 
-#include "bench/random_source.h"
+#include "bench/measure/random_source.h"
 #include "engine/base/error.h"
 
 namespace tandem::bench {

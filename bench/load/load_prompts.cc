@@ -1,4 +1,4 @@
-#include "bench/load_prompts.h"
+#include "bench/load/load_prompts.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "bench/random_source.h"
+#include "bench/measure/random_source.h"
 #include "engine/base/error.h"
 
 namespace tandem::bench {

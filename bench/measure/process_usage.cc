@@ -1,4 +1,4 @@
-#include "bench/process_usage.h"
+#include "bench/measure/process_usage.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
