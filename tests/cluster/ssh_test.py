@@ -26,6 +26,7 @@ StrictModes no
 UsePAM no
 PidFile none
 PermitRootLogin yes
+Subsystem sftp internal-sftp
 """
 CLIENT = """\
 Host alpha beta
