@@ -297,6 +297,7 @@ inline const std::vector<FolderRule> kFolderRules = {
       "server/cli/manual",
       "server/cli/stores",
       "config",
+      "bench/load",
       "bench"}},
     {"server/cli/checkpoint",
      {"engine/tensor", "engine/formats", "engine/io", "training/checkpoint", "convert/orbax",
