@@ -14,7 +14,7 @@
 namespace tandem::training {
 namespace {
 
-constexpr double kFloat = sizeof(float);
+constexpr double kFloatBytes = sizeof(float);
 constexpr int64_t kMostByDefault = 256;
 
 // FLOPs of each position: the nodes, and then the backward steps.
@@ -111,7 +111,7 @@ void RunReplicas(const Model& model, const TrainSpec& spec, int64_t ranks, bool 
   std::vector<Bucket> buckets(1);
   for (size_t i = 0; i < model.specs.size(); ++i) {
     if (!model.trained[i]) continue;
-    buckets.back().bytes += ElementsOf(model.specs[i]) * kFloat;
+    buckets.back().bytes += ElementsOf(model.specs[i]) * kFloatBytes;
     buckets.back().ready = std::max(buckets.back().ready, ready[i]);
     if (buckets.back().bytes >= static_cast<double>(spec.parallel.bucket_bytes)) {
       buckets.emplace_back();
@@ -160,7 +160,7 @@ void RunShared(const Model& model, int64_t ranks, int64_t fsdp, bool last, doubl
     for (; p + 1 > n_nodes && next_sum < schedule.sums.size() &&
            schedule.sums[next_sum].ready <= p + 1 - n_nodes;
          ++next_sum) {
-      const double bytes = elements[schedule.sums[next_sum].unit] * kFloat;
+      const double bytes = elements[schedule.sums[next_sum].unit] * kFloatBytes;
       sums.push_back(time->Exchange(bytes, fsdp, true));
       if (last) time->AllReduce(bytes / static_cast<double>(fsdp), ranks / fsdp);
     }

@@ -13,7 +13,7 @@ namespace tandem::training {
 namespace {
 
 using nlohmann::ordered_json;
-using Bytes = std::span<const std::byte>;
+using ByteSpan = std::span<const std::byte>;
 
 constexpr const char* kName = "tf.train.Example";
 
@@ -22,7 +22,7 @@ struct Field {
   uint64_t number = 0;
   uint64_t wire = 0;
   uint64_t value = 0;  // of a varint, or of 4 or 8 bytes
-  Bytes bytes;         // of a run of bytes
+  ByteSpan bytes;      // of a run of bytes
 };
 
 enum : uint64_t { kVarint = 0, kFixed64 = 1, kRun = 2, kFixed32 = 5 };
@@ -44,7 +44,7 @@ Field NextField(ByteReader& reader) {
   return field;
 }
 
-std::string TextOf(Bytes bytes, const std::string& what) {
+std::string TextOf(ByteSpan bytes, const std::string& what) {
   std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   if (!IsValidUtf8(text)) {
     throw Error(ErrorCode::kInvalidArgument, what + " is no UTF-8 text");
@@ -59,7 +59,7 @@ ordered_json NumberOf(uint64_t bits, bool is_float) {
 }
 
 // The values of a bytes list (kind 1), a float list (2) or an integer list (3).
-ordered_json ListOf(uint64_t kind, Bytes list, const std::string& feature) {
+ordered_json ListOf(uint64_t kind, ByteSpan list, const std::string& feature) {
   ordered_json values = ordered_json::array();
   ByteReader reader(list, kName);
   while (!reader.is_done()) {
@@ -82,9 +82,9 @@ ordered_json ListOf(uint64_t kind, Bytes list, const std::string& feature) {
   return values;
 }
 
-void AddFeature(Bytes entry, ordered_json* row) {
+void AddFeature(ByteSpan entry, ordered_json* row) {
   std::string name;
-  Bytes feature;
+  ByteSpan feature;
   ByteReader reader(entry, kName);
   while (!reader.is_done()) {
     const Field field = NextField(reader);
@@ -103,7 +103,7 @@ void AddFeature(Bytes entry, ordered_json* row) {
 
 }  // namespace
 
-ordered_json ParseTensorExample(Bytes bytes) {
+ordered_json ParseTensorExample(ByteSpan bytes) {
   ordered_json row = ordered_json::object();
   ByteReader example(bytes, kName);
   while (!example.is_done()) {
