@@ -132,7 +132,7 @@ TEST_F(LogitDistanceTest, WhatCannotBeComparedIsRefused) {
 }
 
 // Attention of every kind: heads in groups, windows with caps, sinks, latent attention, chunks, and
-// beside recurrent layers. The bound is about four times what was measured.
+// beside recurrent layers. The largest distance of a token measured on these is 0.026.
 TEST_F(LogitDistanceTest, Int8KeysAndValuesStayNearOnTheGoldens) {
   for (const char* name :
        {"llama2-tiny-two-shards", "gemma2-tiny", "gpt_oss-tiny", "deepseek_v3-tiny", "llama4-tiny",
