@@ -74,7 +74,7 @@ engine::GenerationRequest RepeatingRequest(const engine::LoadedModel& model, int
   return request;
 }
 
-StreamRun Stream(engine::Engine& engine, const engine::GenerationRequest& request) {
+StreamRun RunStream(engine::Engine& engine, const engine::GenerationRequest& request) {
   auto answer = std::make_shared<StreamAnswer>();
   engine.Submit(request, [answer](RequestId, engine::GenerationEvent event) {
     answer->Take(std::move(event));
@@ -87,7 +87,7 @@ StreamRun MedianOf(engine::Engine& engine, const engine::GenerationRequest& requ
   std::vector<double> prefill, token;
   StreamRun run;
   for (int i = 0; i < rounds; ++i) {
-    run = Stream(engine, request);
+    run = RunStream(engine, request);
     prefill.push_back(run.prefill_seconds);
     token.push_back(run.token_seconds);
   }
