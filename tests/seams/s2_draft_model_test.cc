@@ -26,7 +26,7 @@ namespace {
 using tests::Answer;
 using tests::Bits;
 
-constexpr int64_t kLongestText = 192;
+constexpr int64_t kLongestDraftedText = 192;
 
 // Greedy and drawn, with penalties, stops, choices, scores and biases.
 std::vector<GenerationRequest> MixedRequests() {
@@ -53,7 +53,7 @@ std::vector<GenerationRequest> MixedRequests() {
 class S2DraftModel : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
-    options_.max_model_len = kLongestText;
+    options_.max_model_len = kLongestDraftedText;
     options_.threads = 1;
     options_.max_seqs = 16;
     model_ = OpenRandom(GetParam(), 11, "model");
@@ -129,10 +129,10 @@ TEST_P(S2DraftModel, AnyDraftModelChangesNoBit) {
 
   // Little memory: draft texts lose their blocks, and sequences are preempted.
   options_.prefill_chunk_tokens = 64;
-  const KvCache::Shape shape = ModelRunner::WindowedKvShape(*model_.model, kLongestText);
-  const int64_t one = MostBlocksOfSequence(shape.windows, kLongestText, 64);
+  const KvCache::Shape shape = ModelRunner::WindowedKvShape(*model_.model, kLongestDraftedText);
+  const int64_t one = MostBlocksOfSequence(shape.windows, kLongestDraftedText, 64);
   const int64_t draft =
-      ModelRunner::KvShape(*model_.draft, 1).block_bytes() * BlocksFor(kLongestText);
+      ModelRunner::KvShape(*model_.draft, 1).block_bytes() * BlocksFor(kLongestDraftedText);
   options_.kv_cache_bytes = shape.block_bytes() * (one + 3) + draft;
   ExpectSame(requests, alone, true);
 }
