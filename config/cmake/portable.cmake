@@ -16,6 +16,7 @@ add_custom_command(OUTPUT ${portable_dir}/simdjson/simdjson.cpp
   DEPENDS ${packaging}/fetch_simdjson COMMENT "Fetching Debian's source of simdjson" VERBATIM)
 
 add_custom_command(OUTPUT ${portable_dir}/libpq/version
+  BYPRODUCTS ${portable_dir}/libpq/libpgcommon.a ${portable_dir}/libpq/libpgport.a
   COMMAND ${packaging}/fetch_libpq ${portable_dir}/libpq
   DEPENDS ${packaging}/fetch_libpq COMMENT "Fetching the parts of Debian's static libpq" VERBATIM)
 add_custom_target(tandem_static_libpq DEPENDS ${portable_dir}/libpq/version)
