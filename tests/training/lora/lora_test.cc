@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "bench/models/random_model.h"
 #include "engine/base/error.h"
@@ -297,9 +298,21 @@ TEST_F(LoraLoadPath, RefusesWhatItCannotGoOnFromByName) {
   SetField("use_dora", false);
   SetField("modules_to_save", {"lm_head"});
   EXPECT_NE(ErrorOf([&] { Run({}); }).find("modules_to_save"), std::string::npos);
-  SetField("modules_to_save", nullptr);
+}
+
+TEST_F(LoraLoadPath, KeepsTheOtherAlphaOfALayer) {
   SetField("alpha_pattern", {{"model.layers.0.mlp.up_proj", 9}});
-  EXPECT_NE(ErrorOf([&] { Run({}); }).find("alpha_pattern"), std::string::npos);
+  const TrainOutcome outcome = Run({"learning_rate=0", "precision.compute=f32"});
+
+  const auto before = engine::LoraAdapter::Open(dir_.path() / "adapter");
+  const auto after = engine::LoraAdapter::Open(outcome.adapter_dir);
+  ASSERT_EQ(after.modules().size(), before.modules().size());
+  std::set<float> scales;
+  for (size_t i = 0; i < after.modules().size(); ++i) {
+    EXPECT_EQ(after.modules()[i].scale, before.modules()[i].scale) << before.modules()[i].path;
+    scales.insert(after.modules()[i].scale);
+  }
+  EXPECT_EQ(scales, (std::set<float>{2, 3}));
 }
 
 }  // namespace
