@@ -63,7 +63,12 @@ double RotaryPart(const GgufMetadata& metadata, int64_t head_dim) {
 void ReadWidths(const GgufMetadata& metadata, int64_t n_layers, Json& json) {
   const std::vector<int64_t> widths = ByLayer(metadata, kWidth, n_layers);
   const int64_t n_shared = json["num_kv_shared_layers"].get<int64_t>();
-  const int64_t n_own = n_layers - std::clamp<int64_t>(n_shared, 0, n_layers);
+  if (n_shared < 0 || n_shared > n_layers) {
+    throw Error(ErrorCode::kDataLoss,
+                metadata.source() + ": num_kv_shared_layers (attention.shared_kv_layers) is " +
+                    std::to_string(n_shared) + ", not in [0, " + std::to_string(n_layers) + "]");
+  }
+  const int64_t n_own = n_layers - n_shared;
   if (widths.front() < 1 || widths.front() > kMaxWidth) {
     metadata.Unsupported(kWidth, "is not in [1, " + std::to_string(kMaxWidth) + "]");
   }
