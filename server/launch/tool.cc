@@ -43,8 +43,8 @@ void DoNotBlock(const UniqueFd& fd) {
 
 std::vector<char*> ToolEnvironment() {
   constexpr std::string_view kSecrets[] = {
-      "TANDEM_API_KEY=", "TANDEM_ADMIN_KEY=",       "TANDEM_METRICS_KEY=",
-      "HF_TOKEN=",       "HUGGING_FACE_HUB_TOKEN=", "HUGGINGFACE_TOKEN="};
+      "TANDEM_API_KEY=",         "TANDEM_ADMIN_KEY=",  "TANDEM_METRICS_KEY=", "HF_TOKEN=",
+      "HUGGING_FACE_HUB_TOKEN=", "HUGGINGFACE_TOKEN=", "PGPASSWORD="};
   std::vector<char*> out;
   for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;

@@ -212,6 +212,7 @@ TEST_F(SlurmTest, ToolsGetNoKeys) {
               {"env > '" + (dir_ / "environment").string() + "'", "exit 1"});
   ::setenv("HF_TOKEN", "marker-1", 1);
   ::setenv("TANDEM_ADMIN_KEY", "marker-2", 1);
+  ::setenv("PGPASSWORD", "marker-3", 1);
   Script({kSucceed});
   StartOnSlurm();
 
@@ -219,6 +220,7 @@ TEST_F(SlurmTest, ToolsGetNoKeys) {
 
   ::unsetenv("HF_TOKEN");
   ::unsetenv("TANDEM_ADMIN_KEY");
+  ::unsetenv("PGPASSWORD");
   const std::string environment = FileText(dir_ / "environment");
   EXPECT_NE(environment.find("PATH="), std::string::npos);
   EXPECT_EQ(environment.find("marker"), std::string::npos);
