@@ -219,9 +219,11 @@ void SqliteConnection::Configure() {
 
 // Reads only, so that a refused file keeps its contents.
 void SqliteConnection::Check() {
+  // Tables first: another opener may make them meanwhile, in one transaction with both numbers.
+  const bool is_empty = Number("SELECT count(*) FROM sqlite_schema") == 0;
   const int64_t version = Number("PRAGMA user_version");
   const int64_t application = Number("PRAGMA application_id");
-  if (version == 0 && Number("SELECT count(*) FROM sqlite_schema") == 0) return;
+  if (version == 0 && is_empty) return;
   if (application != schema_.application_id) {
     throw Error(ErrorCode::kDataLoss,
                 path_.string() + " is a database of another program; move it away");
