@@ -319,7 +319,10 @@ TEST(HostileGguf, Vocabularies) {
       {"no scores", no_scores.Bytes(), {"no key 'tokenizer.ggml.scores'"}},
       {"an unknown type", odd_type.Bytes(), {"unknown type 7", "token 3"}},
       {"a negative type", negative_type.Bytes(), {"unknown type -1"}},
-      {"an unknown model", odd_model.Bytes(), {"'rwkv'", "llama, gemma4 and t5"}, ErrorCode::kUnsupported},
+      {"an unknown model",
+       odd_model.Bytes(),
+       {"'rwkv'", "llama, gemma4 and t5"},
+       ErrorCode::kUnsupported},
       {"an unknown pattern", odd_pre.Bytes(), {"'no-such'", "llama-bpe"}, ErrorCode::kUnsupported},
   });
   Vocabulary bytes_out_of_range;
