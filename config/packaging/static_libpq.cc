@@ -1,6 +1,6 @@
 // Part of the portable program alone. Debian's static libpq asks Kerberos and LDAP, of which Debian
-// has no static archives. These functions answer as a machine without a ticket and without an LDAP
-// server does, so that libpq goes on with passwords (SCRAM) and certificates.
+// has no static archives. These functions report that there is no ticket and no LDAP server. libpq
+// then uses passwords (SCRAM) and certificates.
 
 #include <cstdint>
 

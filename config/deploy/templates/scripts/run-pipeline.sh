@@ -13,15 +13,15 @@ ended() {  # ended JOB CONDITION
 run_step() {  # run_step JOB FILE
   echo "=== $1"
   kubectl apply --filename "$here/kubernetes/pipeline/$2"
-  waited=0
+  started=$(date +%s)
   until ended "$1" Complete; do
-    if ended "$1" Failed || [ "$waited" -ge "$timeout_s" ]; then
+    if ended "$1" Failed || [ $(($(date +%s) - started)) -ge "$timeout_s" ]; then
+      # A job whose pod never started has no logs; its failure is reported all the same.
       kubectl --namespace "$namespace" logs "job/$1" --all-containers --tail=200 || true
       echo "$1 failed" >&2
       exit 1
     fi
     sleep "${POLL_S:-5}"
-    waited=$((waited + 5))
   done
   kubectl --namespace "$namespace" logs "job/$1" --all-containers --tail=20
 }
