@@ -11,7 +11,7 @@
 namespace tandem::engine {
 namespace {
 
-// A state cannot be cut back to what was before a wrong guess.
+// A recurrent state cannot be rolled back past a wrong guess.
 void RefuseState(const Model& model, const std::string& what) {
   if (ModelRunner::StateFloats(model) == 0) return;
   throw Error(ErrorCode::kUnsupported,

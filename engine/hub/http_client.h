@@ -68,8 +68,8 @@ class HttpClient {
     std::vector<std::pair<std::string, std::string>> fields;
     bool may_carry_token = true;
     std::string body = {};  // sent with its length; empty: no body
-    // The rest of a large body: its length, and what fills a buffer with the bytes from an offset.
-    // Borrowed until Send returns, which may read from the beginning again.
+    // The rest of a large body: its length, and a function that fills a buffer from an offset. Send
+    // borrows it until it returns, and may read from the beginning again.
     uint64_t more_bytes = 0;
     std::function<void(uint64_t offset, std::span<char> out)> read_more = {};
   };

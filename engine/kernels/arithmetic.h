@@ -15,7 +15,7 @@ inline constexpr std::string_view kCommonArithmetic = "fma";
 // table's own key.
 std::string_view ArithmeticOf(const KernelTable& table);
 
-// From now on Kernels() returns the best table of the common arithmetic. Sets TANDEM_REPRODUCIBLE
+// Makes Kernels() return the best table of the common arithmetic. Sets TANDEM_REPRODUCIBLE
 // for child processes. Call it before the first Kernels() and before threads exist: throws
 // kInvalidArgument if another arithmetic is in use.
 void UseCommonArithmetic();
