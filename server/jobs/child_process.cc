@@ -19,6 +19,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "server/jobs/clean_environment.h"
 #include "server/jobs/job_files.h"
 
 namespace tandem::server {
@@ -122,21 +123,6 @@ class SpawnSettings {
   posix_spawn_file_actions_t actions_;
 };
 
-// Leaves out the server's keys.
-std::vector<char*> ChildEnvironment() {
-  std::vector<char*> out;
-  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (text.starts_with("TANDEM_API_KEY=") || text.starts_with("TANDEM_ADMIN_KEY=") ||
-        text.starts_with("PGPASSWORD=")) {
-      continue;
-    }
-    out.push_back(*entry);
-  }
-  out.push_back(nullptr);
-  return out;
-}
-
 }  // namespace
 
 std::optional<ProcessIdentity> IdentifyProcess(pid_t pid) {
@@ -191,7 +177,7 @@ ChildProcess ChildProcess::Spawn(const Command& command) {
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
-  std::vector<char*> environment = ChildEnvironment();
+  std::vector<char*> environment = CleanEnvironment(EnvironmentReader::kJob);
 
   pid_t pid = 0;
   const int error_number = ::posix_spawn(&pid, command.program.c_str(), actions,

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <iterator>
 #include <system_error>
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "server/jobs/clean_environment.h"
 #include "server/jobs/unique_fd.h"
 
 namespace tandem::server {
@@ -41,20 +43,12 @@ void DoNotBlock(const UniqueFd& fd) {
   TANDEM_CHECK(::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) | O_NONBLOCK) == 0);
 }
 
-std::vector<char*> ToolEnvironment() {
-  constexpr std::string_view kSecrets[] = {
-      "TANDEM_API_KEY=",         "TANDEM_ADMIN_KEY=",  "TANDEM_METRICS_KEY=", "HF_TOKEN=",
-      "HUGGING_FACE_HUB_TOKEN=", "HUGGINGFACE_TOKEN=", "PGPASSWORD="};
-  std::vector<char*> out;
-  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    if (std::none_of(std::begin(kSecrets), std::end(kSecrets),
-                     [&](std::string_view name) { return text.starts_with(name); })) {
-      out.push_back(*entry);
-    }
-  }
-  out.push_back(nullptr);
-  return out;
+// The tools that log in elsewhere may need the keys of a cloud for that.
+EnvironmentReader ReaderOf(std::string_view tool) {
+  constexpr std::string_view kLogIn[] = {"kubectl", "ssh", "scp"};
+  return std::find(std::begin(kLogIn), std::end(kLogIn), tool) != std::end(kLogIn)
+             ? EnvironmentReader::kTool
+             : EnvironmentReader::kScheduler;
 }
 
 // Owns the attributes and file actions of posix_spawn.
@@ -91,7 +85,7 @@ class ToolSpawn {
     std::vector<char*> pointers;
     for (std::string& word : words) pointers.push_back(word.data());
     pointers.push_back(nullptr);
-    std::vector<char*> environment = ToolEnvironment();
+    std::vector<char*> environment = CleanEnvironment(ReaderOf(argv[0]));
     pid_t pid = 0;
     const int failure = ::posix_spawnp(&pid, pointers[0], &actions_, &attributes_, pointers.data(),
                                        environment.data());
