@@ -166,8 +166,10 @@ void JobSupervisor::NotifyOfOthers() {
   changed_.merge(watched);
 }
 
-// REQUIRES: mutex_ held.
+// REQUIRES: mutex_ held, and running_ is empty. It stays empty if this throws: the next step then
+// adopts all jobs again.
 void JobSupervisor::AdoptRunningJobs() {
+  std::vector<RunningJob> found;
   for (JobRecord& record : store_.WithStatus(JobStatus::kRunning)) {
     if (VerbFor(record.job.type).empty()) continue;  // another replica does it
     const std::filesystem::path& dir = record.job.dir;
@@ -176,9 +178,10 @@ void JobSupervisor::AdoptRunningJobs() {
       process = runner_->Find(StartOf(record.job), record.process);
     }
     spdlog::info("job found again id={} alive={}", record.job.id, process != nullptr);
-    running_.emplace_back(record.job.id, dir, process ? std::move(process) : EndedRunOfJob(),
-                          record.events_offset);
+    found.emplace_back(record.job.id, dir, process ? std::move(process) : EndedRunOfJob(),
+                       record.events_offset);
   }
+  running_ = std::move(found);
 }
 
 void JobSupervisor::StartQueuedJobs() {

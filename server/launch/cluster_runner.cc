@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 #include <utility>
+#include <vector>
 
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
@@ -19,7 +20,6 @@
 namespace tandem::server {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using nlohmann::ordered_json;
 
 constexpr size_t kMaxStateBytes = 4096;
@@ -34,10 +34,22 @@ ordered_json ReadState(const std::filesystem::path& path) {
   return ordered_json::parse(text, nullptr, false);
 }
 
-std::string RecordedId(const std::filesystem::path& dir) {
+// The contents of cluster.json.
+struct SubmittedRun {
+  std::string cluster;
+  std::string id;
+};
+
+std::optional<SubmittedRun> RecordedRun(const std::filesystem::path& dir) {
   const ordered_json state = ReadState(ClusterFile(dir));
-  const auto id = state.is_object() ? state.find("id") : state.end();
-  return id != state.end() && id->is_string() ? id->get<std::string>() : "";
+  if (!state.is_object()) return std::nullopt;
+  const auto text = [&](const char* name) {
+    const auto value = state.find(name);
+    return value != state.end() && value->is_string() ? value->get<std::string>() : "";
+  };
+  SubmittedRun run = {text("cluster"), text("id")};
+  if (run.id.empty()) return std::nullopt;
+  return run;
 }
 
 void RecordId(const std::filesystem::path& dir, std::string_view cluster, const std::string& id) {
@@ -46,69 +58,101 @@ void RecordId(const std::filesystem::path& dir, std::string_view cluster, const 
 
 class ClusterProcess : public JobProcess {
  public:
-  ClusterProcess(std::shared_ptr<Cluster> cluster, std::chrono::milliseconds interval, JobStart job,
-                 std::string id)
-      : cluster_(std::move(cluster)),
-        interval_(interval),
-        job_(std::move(job)),
-        id_(std::move(id)) {}
+  // `id`: the scheduler's; empty: the scheduler did not say whether there is a run.
+  ClusterProcess(std::shared_ptr<ClusterView> view, JobStart job, std::string id)
+      : view_(std::move(view)), job_(std::move(job)), id_(std::move(id)) {
+    view_->Watch(job_.id);
+    seen_ = view_->n_questions();
+  }
+  ~ClusterProcess() override { view_->Forget(job_.id); }
 
   std::optional<ExitStatus> Poll() override {
     if (exit_) return exit_;
-    if (std::optional<ExitStatus> written = ReadExitFile(job_.dir)) return End(*written);
-    if (next_question_ && Clock::now() < *next_question_) return std::nullopt;
-    next_question_ = Clock::now() + interval_;
-    if (is_killed_) cluster_->Remove(id_);  // again, in case the scheduler was away
-    const Cluster::State state = cluster_->Ask(id_);
-    Report(state);
-    if (state != Cluster::State::kGone) {
-      n_gone_ = 0;
-    } else if (++n_gone_ >= kLooksForExitFile || is_killed_) {
-      return End(ExitStatus{});
+    if (!id_.empty()) {
+      if (std::optional<ExitStatus> written = ReadExitFile(job_.dir)) return End(*written);
     }
-    return std::nullopt;
+    const int64_t question = view_->Refresh();
+    if (std::exchange(seen_, question) == question) return std::nullopt;
+    const std::optional<std::vector<ClusterRun>> runs = view_->RunsOf(job_.id);
+    if (!runs) {
+      Report(Said::kNothing);
+      return std::nullopt;
+    }
+    // An exit of an earlier run may be left here, so the scheduler is asked first.
+    if (id_.empty() && !FindId(*runs)) return End(ReadExitFile(job_.dir).value_or(ExitStatus{}));
+    return Look(*runs);
   }
 
   void Terminate() override {
-    if (!exit_) cluster_->Terminate(id_);
+    is_terminated_ = true;
+    if (!exit_ && !id_.empty()) view_->cluster().Terminate(id_);
   }
   void Kill() override {
-    if (exit_) return;
     is_killed_ = true;
-    cluster_->Remove(id_);
-    next_question_.reset();
+    if (!exit_ && !id_.empty()) view_->cluster().Remove(id_);
   }
 
  private:
+  enum class Said { kNothing, kWaiting, kRunning, kEnding, kGone };
+
+  // Takes over a submission that nobody recorded. False: there is none.
+  bool FindId(const std::vector<ClusterRun>& runs) {
+    const ClusterRun* run = view_->LiveRun(runs, job_.id);
+    if (run == nullptr) return false;
+    RecordId(job_.dir, view_->cluster().name(), run->id);
+    id_ = run->id;
+    if (is_terminated_) view_->cluster().Terminate(id_);
+    return true;
+  }
+
+  std::optional<ExitStatus> Look(const std::vector<ClusterRun>& runs) {
+    if (is_killed_) view_->cluster().Remove(id_);  // again, in case the scheduler was away
+    const auto run = std::find_if(runs.begin(), runs.end(),
+                                  [&](const ClusterRun& each) { return each.id == id_; });
+    if (run != runs.end()) {
+      Report(run->state == ClusterRun::State::kWaiting   ? Said::kWaiting
+             : run->state == ClusterRun::State::kRunning ? Said::kRunning
+                                                         : Said::kEnding);
+      n_gone_ = 0;
+      return std::nullopt;
+    }
+    Report(Said::kGone);
+    if (++n_gone_ >= kLooksForExitFile || is_killed_) return End(ExitStatus{});
+    return std::nullopt;
+  }
+
   // One line in the job's log for every change.
-  void Report(Cluster::State state) {
-    if (std::exchange(reported_, state) == state) return;
-    const std::string name(cluster_->name());
-    if (state == Cluster::State::kWaiting) {
+  void Report(Said said) {
+    if (std::exchange(reported_, said) == said) return;
+    const std::string name(view_->cluster().name());
+    if (said == Said::kWaiting) {
       AppendLogLine(job_.log, "tandem: waiting in the queue of " + name + " as " + id_);
-    } else if (state == Cluster::State::kRunning) {
+    } else if (said == Said::kRunning) {
       AppendLogLine(job_.log, "tandem: running on " + name + " as " + id_);
-    } else if (state == Cluster::State::kUnknown) {
+    } else if (said == Said::kNothing) {
       spdlog::warn("cluster does not answer cluster={} job={}", name, job_.id);
     }
   }
 
   std::optional<ExitStatus> End(const ExitStatus& exit) {
-    cluster_->Remove(id_);
+    if (!id_.empty()) {
+      view_->cluster().Remove(id_);
+      view_->MarkEnded(id_);
+    }
     std::error_code ignored;
     std::filesystem::remove(ClusterFile(job_.dir), ignored);
     exit_ = exit;
     return exit_;
   }
 
-  const std::shared_ptr<Cluster> cluster_;
-  const std::chrono::milliseconds interval_;
+  const std::shared_ptr<ClusterView> view_;
   const JobStart job_;
-  const std::string id_;
+  std::string id_;
   std::optional<ExitStatus> exit_;
-  std::optional<Clock::time_point> next_question_;
-  Cluster::State reported_ = Cluster::State::kGone;
+  int64_t seen_ = 0;  // the last question that was looked at
+  Said reported_ = Said::kGone;
   int n_gone_ = 0;
+  bool is_terminated_ = false;
   bool is_killed_ = false;
 };
 
@@ -167,22 +211,35 @@ std::optional<ExitStatus> ReadExitFile(const std::filesystem::path& dir) {
 std::unique_ptr<JobProcess> ClusterRunner::Start(const JobStart& job) {
   std::error_code ignored;
   std::filesystem::remove(ExitFile(job.dir), ignored);  // of an earlier run
-  const std::string id = cluster_->Submit(job);
-  RecordId(job.dir, cluster_->name(), id);
-  AppendLogLine(job.log, "tandem: submitted to " + std::string(cluster_->name()) + " as " + id);
-  return std::make_unique<ClusterProcess>(cluster_, interval_, job, id);
+  Cluster& cluster = view_->cluster();
+  const std::string id = cluster.Submit(job);
+  RecordId(job.dir, cluster.name(), id);
+  AppendLogLine(job.log, "tandem: submitted to " + std::string(cluster.name()) + " as " + id);
+  return std::make_unique<ClusterProcess>(view_, job, id);
 }
 
 std::unique_ptr<JobProcess> ClusterRunner::Find(const JobStart& job,
                                                 const std::optional<ProcessIdentity>&) {
-  std::string id = RecordedId(job.dir);
-  if (id.empty()) {
-    // A server may have died between the submission and its record.
-    id = cluster_->Find(job);
-    if (id.empty()) return nullptr;
-    RecordId(job.dir, cluster_->name(), id);
+  Cluster& cluster = view_->cluster();
+  if (const std::optional<SubmittedRun> run = RecordedRun(job.dir)) {
+    if (run->cluster != cluster.name()) {
+      throw Error(ErrorCode::kFailedPrecondition,
+                  "job " + job.id + " runs on " + run->cluster + " as " + run->id +
+                      ", but jobs-on names " + std::string(cluster.name()) +
+                      ": start the server with the earlier jobs-on, or remove " +
+                      ClusterFile(job.dir).string() + " after that run has ended");
+    }
+    return std::make_unique<ClusterProcess>(view_, job, run->id);
   }
-  return std::make_unique<ClusterProcess>(cluster_, interval_, job, id);
+  // A server may have died between the submission and its record.
+  std::vector<ClusterRun> runs;
+  if (ErrorOf({ErrorCode::kUnavailable}, [&] { runs = cluster.List({job.id}); })) {
+    return std::make_unique<ClusterProcess>(view_, job, "");
+  }
+  const ClusterRun* run = view_->LiveRun(runs, job.id);
+  if (run == nullptr) return nullptr;
+  RecordId(job.dir, cluster.name(), run->id);
+  return std::make_unique<ClusterProcess>(view_, job, run->id);
 }
 
 int RunClusterJob(const JobStart& job, const std::filesystem::path& program) {

@@ -1,9 +1,12 @@
 #include "server/launch/kubernetes.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
+#include <string_view>
 
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
@@ -16,6 +19,29 @@ namespace tandem::server {
 namespace {
 
 using nlohmann::ordered_json;
+
+// Before the id of the job, in the label `instance`.
+constexpr std::string_view kInstancePrefix = "tandem-";
+
+// A line of KubernetesCluster::List. nullopt: the run has ended, or the line is broken.
+std::optional<ClusterRun> RunOfLine(std::string_view line) {
+  std::array<std::string_view, 5> fields;
+  for (std::string_view& field : fields) {
+    const size_t end = std::min(line.find('|'), line.size());
+    field = line.substr(0, end);
+    line.remove_prefix(std::min(end + 1, line.size()));
+  }
+  const auto& [name, instance, ready, deleted, conditions] = fields;
+  if (name.empty() || !instance.starts_with(kInstancePrefix)) return std::nullopt;
+  if (conditions.find("Complete") != std::string_view::npos ||
+      conditions.find("Failed") != std::string_view::npos) {
+    return std::nullopt;
+  }
+  ClusterRun run = {std::string(instance.substr(kInstancePrefix.size())), std::string(name)};
+  if (!ready.empty() && ready != "0") run.state = ClusterRun::State::kRunning;
+  if (!deleted.empty()) run.state = ClusterRun::State::kEnding;
+  return run;
+}
 
 std::string WithoutKind(const std::string& name) {
   const std::string line = name.substr(0, name.find_first_of(" \n"));
@@ -72,7 +98,7 @@ std::string KubernetesCluster::Manifest(const JobStart& job) const {
   if (dir.find("$(") != std::string::npos) {
     throw Error(ErrorCode::kInvalidArgument, "Kubernetes would replace $( in " + Quoted(dir));
   }
-  const std::string instance = "tandem-" + job.id;
+  const std::string instance = std::string(kInstancePrefix) + job.id;
   ordered_json labels = {{"app.kubernetes.io/part-of", "tandem"},
                          {"app.kubernetes.io/instance", instance}};
   ordered_json container = {{"name", "job"},
@@ -131,7 +157,7 @@ std::vector<std::string> KubernetesCluster::Kubectl(std::vector<std::string> wor
 
 std::string KubernetesCluster::Submit(const JobStart& job) {
   const ToolResult done =
-      RunTool(Kubectl({"create", "--filename=-", "--output=name"}), Manifest(job));
+      RunTool(Kubectl({"create", "--filename=-", "--output=name"}), Manifest(job), kSubmissionTime);
   const std::string id = WithoutKind(done.out);
   if (done.code != 0 || id.empty()) {
     throw Error(ErrorCode::kUnavailable, "kubectl could not create the job: " + done.Reason());
@@ -139,43 +165,32 @@ std::string KubernetesCluster::Submit(const JobStart& job) {
   return id;
 }
 
-std::string KubernetesCluster::Find(const JobStart& job) {
-  const ToolResult done = RunTool(Kubectl(
-      {"get", "jobs", "--selector=app.kubernetes.io/instance=tandem-" + job.id, "--output=name"}));
-  if (done.code != 0) throw Error(ErrorCode::kUnavailable, "kubectl failed: " + done.Reason());
-  return WithoutKind(done.out);
-}
-
-Cluster::State KubernetesCluster::Ask(const std::string& id) {
-  State answer = State::kUnknown;
-  const std::optional<Error> fault = ErrorOf([&] { answer = AskOnce(id); });
-  if (fault) spdlog::debug("kubectl failed error=\"{}\"", fault->what());
-  return answer;
-}
-
-Cluster::State KubernetesCluster::AskOnce(const std::string& id) const {
-  const ToolResult done = RunTool(
-      Kubectl({"get", "job", id, "--ignore-not-found",
-               "--output=jsonpath={.metadata.name}|{.status.ready}|{.status.conditions[*].type}"}));
-  if (done.code != 0) return State::kUnknown;
-  if (done.out.empty()) return State::kGone;
-  const size_t first = done.out.find('|');
-  const size_t second = done.out.find('|', first + 1);
-  if (second == std::string::npos) return State::kUnknown;
-  const std::string ready = done.out.substr(first + 1, second - first - 1);
-  const std::string conditions = done.out.substr(second + 1);
-  if (conditions.find("Complete") != std::string::npos ||
-      conditions.find("Failed") != std::string::npos) {
-    return State::kGone;
+// The fields of a line: name, instance, ready pods, time of the deletion, types of the conditions.
+std::vector<ClusterRun> KubernetesCluster::List(const std::vector<std::string>& jobs) {
+  std::string instances;
+  for (const std::string& job : jobs) {
+    instances += (instances.empty() ? "" : ",") + std::string(kInstancePrefix) + job;
   }
-  return ready.empty() || ready == "0" ? State::kWaiting : State::kRunning;
+  const ToolResult done = RunTool(
+      Kubectl({"get", "jobs", "--selector=app.kubernetes.io/instance in (" + instances + ")",
+               "--output=jsonpath={range .items[*]}{.metadata.name}|"
+               "{.metadata.labels.app\\.kubernetes\\.io/instance}|{.status.ready}|"
+               "{.metadata.deletionTimestamp}|{.status.conditions[*].type}{\"\\n\"}{end}"}),
+      {}, kQuestionTime);
+  if (done.code != 0) throw Error(ErrorCode::kUnavailable, "kubectl failed: " + done.Reason());
+  std::vector<ClusterRun> runs;
+  std::istringstream lines(done.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (const std::optional<ClusterRun> run = RunOfLine(line)) runs.push_back(*run);
+  }
+  return runs;
 }
 
 void KubernetesCluster::Delete(std::vector<std::string> words) const {
   std::vector<std::string> all = {"delete", "--ignore-not-found", "--wait=false"};
   all.insert(all.end(), words.begin(), words.end());
   const std::optional<Error> fault = ErrorOf([&] {
-    const ToolResult done = RunTool(Kubectl(std::move(all)));
+    const ToolResult done = RunTool(Kubectl(std::move(all)), {}, kQuestionTime);
     if (done.code != 0) spdlog::warn("kubectl delete failed reason=\"{}\"", done.Reason());
   });
   if (fault) spdlog::warn("kubectl delete failed error=\"{}\"", fault->what());

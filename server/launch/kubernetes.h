@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/launch/cluster_runner.h"
+#include "server/launch/cluster.h"
 
 namespace tandem::server {
 
@@ -31,8 +31,7 @@ class KubernetesCluster : public Cluster {
 
   std::string_view name() const override { return "Kubernetes"; }
   std::string Submit(const JobStart& job) override;
-  std::string Find(const JobStart& job) override;
-  State Ask(const std::string& id) override;
+  std::vector<ClusterRun> List(const std::vector<std::string>& jobs) override;
   void Terminate(const std::string& id) override;
   void Remove(const std::string& id) override;
 
@@ -40,7 +39,6 @@ class KubernetesCluster : public Cluster {
   std::string Manifest(const JobStart& job) const;
 
  private:
-  State AskOnce(const std::string& id) const;
   std::vector<std::string> Kubectl(std::vector<std::string> words) const;
   void Delete(std::vector<std::string> words) const;
 

@@ -1,7 +1,10 @@
 #include "server/launch/slurm.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
+#include <sstream>
+#include <string_view>
 
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
@@ -14,8 +17,10 @@
 namespace tandem::server {
 namespace {
 
-// "tandem-" and the id of the job: the name finds a submission that nobody recorded.
-std::string SlurmName(const JobStart& job) { return "tandem-" + job.id; }
+// Before the id of the job: the name finds a submission that nobody recorded.
+constexpr std::string_view kNamePrefix = "tandem-";
+
+std::string SlurmName(const std::string& job) { return std::string(kNamePrefix) + job; }
 
 std::string FirstWord(const std::string& text) {
   const size_t begin = std::min(text.find_first_not_of(" \t\n"), text.size());
@@ -25,6 +30,22 @@ std::string FirstWord(const std::string& text) {
 bool IsNumber(const std::string& text) {
   return !text.empty() && text.size() <= 19 &&
          text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// nullopt: the run has ended.
+std::optional<ClusterRun::State> StateOf(std::string_view state) {
+  using State = ClusterRun::State;
+  constexpr std::string_view kWaiting[] = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD",
+                                           "SPECIAL_EXIT"};
+  constexpr std::string_view kEnded[] = {"COMPLETED", "CANCELLED", "FAILED",
+                                         "TIMEOUT",   "NODE_FAIL", "DEADLINE",
+                                         "PREEMPTED", "BOOT_FAIL", "OUT_OF_MEMORY"};
+  const auto is_one = [&](const auto& states) {
+    return std::find(std::begin(states), std::end(states), state) != std::end(states);
+  };
+  if (is_one(kEnded)) return std::nullopt;
+  if (state == "COMPLETING") return State::kEnding;
+  return is_one(kWaiting) ? State::kWaiting : State::kRunning;
 }
 
 // A '%' begins a pattern in the names of Slurm's output files.
@@ -38,7 +59,7 @@ std::string OutputPath(const std::filesystem::path& path) {
 void Scancel(std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), "scancel");
   const std::optional<Error> fault = ErrorOf([&] {
-    const ToolResult done = RunTool(arguments);
+    const ToolResult done = RunTool(arguments, {}, kQuestionTime);
     if (done.code != 0 && done.error.find("Invalid job id") == std::string::npos) {
       spdlog::debug("scancel failed reason=\"{}\"", done.Reason());
     }
@@ -70,14 +91,14 @@ std::string SlurmCluster::Submit(const JobStart& job) {
                            "\n");
   std::vector<std::string> argv = {"sbatch",
                                    "--parsable",
-                                   "--job-name=" + SlurmName(job),
+                                   "--job-name=" + SlurmName(job.id),
                                    "--ntasks=1",
                                    "--open-mode=append",
                                    "--output=" + OutputPath(job.dir / "slurm.out"),
                                    "--chdir=" + job.dir.string()};
   argv.insert(argv.end(), options_.options.begin(), options_.options.end());
   argv.push_back(script.string());
-  const ToolResult done = RunTool(argv);
+  const ToolResult done = RunTool(argv, {}, kSubmissionTime);
   const std::string id = FirstWord(done.out);
   if (done.code != 0 || !IsNumber(id)) {
     // The controller may be away; a wrong option fails in the same way, and restarts are counted.
@@ -86,37 +107,21 @@ std::string SlurmCluster::Submit(const JobStart& job) {
   return id;
 }
 
-std::string SlurmCluster::Find(const JobStart& job) {
+// Without --states, squeue lists jobs until their last process and its epilogue have ended.
+std::vector<ClusterRun> SlurmCluster::List(const std::vector<std::string>& jobs) {
+  std::string names;
+  for (const std::string& job : jobs) names += (names.empty() ? "" : ",") + SlurmName(job);
   const ToolResult done =
-      RunTool({"squeue", "--noheader", "--name=" + SlurmName(job), "--format=%i"});
+      RunTool({"squeue", "--noheader", "--name=" + names, "--format=%i %T %j"}, {}, kQuestionTime);
   if (done.code != 0) throw Error(ErrorCode::kUnavailable, "squeue failed: " + done.Reason());
-  const std::string id = FirstWord(done.out);
-  return IsNumber(id) ? id : "";
-}
-
-Cluster::State SlurmCluster::Ask(const std::string& id) {
-  State answer = State::kUnknown;
-  const std::optional<Error> fault = ErrorOf([&] { answer = AskOnce(id); });
-  if (fault) spdlog::debug("squeue failed error=\"{}\"", fault->what());
-  return answer;
-}
-
-Cluster::State SlurmCluster::AskOnce(const std::string& id) const {
-  const ToolResult done = RunTool({"squeue", "--noheader", "--jobs=" + id, "--format=%T"});
-  if (done.code != 0) {
-    return done.error.find("Invalid job id") != std::string::npos ? State::kGone : State::kUnknown;
+  std::vector<ClusterRun> runs;
+  std::istringstream lines(done.out);
+  for (std::string id, state, name; lines >> id >> state >> name;) {
+    if (!IsNumber(id) || !name.starts_with(kNamePrefix)) continue;
+    const std::optional<ClusterRun::State> known = StateOf(state);
+    if (known) runs.push_back({name.substr(kNamePrefix.size()), id, *known});
   }
-  const std::string state = FirstWord(done.out);
-  if (state.empty()) return State::kGone;
-  constexpr std::string_view kWaiting[] = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD",
-                                           "SPECIAL_EXIT"};
-  constexpr std::string_view kEnded[] = {"COMPLETED", "CANCELLED", "FAILED",        "TIMEOUT",
-                                         "NODE_FAIL", "DEADLINE",  "OUT_OF_MEMORY", "BOOT_FAIL"};
-  const auto is_one = [&](const auto& states) {
-    return std::find(std::begin(states), std::end(states), state) != std::end(states);
-  };
-  if (is_one(kEnded)) return State::kGone;
-  return is_one(kWaiting) ? State::kWaiting : State::kRunning;
+  return runs;
 }
 
 void SlurmCluster::Terminate(const std::string& id) {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "server/launch/cluster_runner.h"
+#include "server/launch/cluster.h"
 
 namespace tandem::server {
 
@@ -22,14 +22,11 @@ class SlurmCluster : public Cluster {
 
   std::string_view name() const override { return "Slurm"; }
   std::string Submit(const JobStart& job) override;
-  std::string Find(const JobStart& job) override;
-  State Ask(const std::string& id) override;
+  std::vector<ClusterRun> List(const std::vector<std::string>& jobs) override;
   void Terminate(const std::string& id) override;
   void Remove(const std::string& id) override;
 
  private:
-  State AskOnce(const std::string& id) const;
-
   const SlurmOptions options_;
 };
 

@@ -80,7 +80,10 @@ class Job:
         elif self.process is not None:
             status["conditions"] = [{"type": "Complete" if self.process.returncode == 0 else "Failed",
                                      "status": "True"}]
-        return {**self.entry, "status": status}
+        metadata = dict(self.entry["metadata"])
+        if self.is_deleted:
+            metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return {**self.entry, "metadata": metadata, "status": status}
 
 
 class Kubernetes:
@@ -173,9 +176,8 @@ class Kubernetes:
 
     @staticmethod
     def is_selected(job, query):
-        wanted = query.get("labelSelector", "")
-        labels = job.entry["metadata"].get("labels", {})
-        return not wanted or wanted in {f"{name}={value}" for name, value in labels.items()}
+        wanted = re.fullmatch(r"(\S+) in \((.+)\)", query.get("labelSelector", ""))
+        return not wanted or job.entry["metadata"].get("labels", {}).get(wanted[1]) in wanted[2].split(",")
 
     def collect(self):
         for job in list(self.jobs.values()):

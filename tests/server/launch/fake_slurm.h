@@ -11,7 +11,8 @@ namespace tandem::server {
 
 // sbatch, squeue and scancel as scripts, and the folder with their state: ID/pid of a running job,
 // ID/name, and `calls` with the arguments of every call. While the file `hold` exists, submitted
-// jobs wait. While `down` exists, every tool fails as if the controller were away.
+// jobs wait. While `down` exists, every tool fails as if the controller were away. While `linger`
+// exists, squeue lists ended jobs in the state that this file names.
 class FakeSlurm {
  public:
   explicit FakeSlurm(const std::filesystem::path& dir) : dir_(dir) {
@@ -31,27 +32,26 @@ class FakeSlurm {
          "  script=$word", "done", "( while [ -e \"$base/hold\" ]; do sleep 0.01; done",
          "  [ -e \"$base/jobs/$id/cancelled\" ] && exit",
          "  sh \"$script\" < /dev/null & echo $! > \"$base/jobs/$id/pid\"; wait",
-         "  rm -f \"$base/jobs/$id/pid\"; : > \"$base/jobs/$id/ended\" ) > /dev/null 2>&1 &",
-         "echo \"$id;cluster\""});
+         "  if [ -e \"$base/linger\" ]; then : > \"$base/jobs/$id/ending\"; fi",
+         "  rm -f \"$base/jobs/$id/pid\"", "  while [ -e \"$base/linger\" ]; do sleep 0.01; done",
+         "  : > \"$base/jobs/$id/ended\" ) > /dev/null 2>&1 &", "echo \"$id;cluster\""});
     WriteScript(
         dir_ / "bin" / "squeue",
-        {base, log, down, "for word; do", "  case $word in", "    --jobs=*)",
-         "      id=${word#--jobs=}",
-         "      [ -d \"$base/jobs/$id\" ] || { echo 'slurm_load_jobs error: Invalid job id "
-         "specified' >&2; exit 1; }",
-         "      [ -e \"$base/jobs/$id/ended\" ] && exit 0",
-         "      if [ -e \"$base/jobs/$id/pid\" ]; then echo RUNNING; else echo PENDING; fi;;",
-         "    --name=*)", "      for job in \"$base\"/jobs/*; do",
-         "        [ -e \"$job/ended\" ] || [ ! -e \"$job/name\" ] || [ \"$(cat \"$job/name\")\" != "
-         "\"${word#--name=}\" ] || basename \"$job\"",
-         "      done;;", "  esac", "done"});
+        {base, log, down, "for word; do", "  case $word in --name=*) names=${word#--name=};; esac",
+         "done", "for job in \"$base\"/jobs/*; do",
+         "  if [ -e \"$job/ended\" ] || [ ! -e \"$job/name\" ]; then continue; fi",
+         "  name=$(cat \"$job/name\")",
+         "  case \",$names,\" in *\",$name,\"*) ;; *) continue;; esac",
+         "  if [ -e \"$job/ending\" ]; then state=$(cat \"$base/linger\")",
+         "  elif [ -e \"$job/pid\" ]; then state=RUNNING; else state=PENDING; fi",
+         "  [ -z \"$state\" ] || echo \"$(basename \"$job\") $state $name\"", "done", "exit 0"});
     WriteScript(dir_ / "bin" / "scancel",
                 {base, log, down, "for id; do :; done", "job=\"$base/jobs/$id\"", "case \"$*\" in",
                  "  *--state=PENDING*) [ -e \"$job/pid\" ] || { : > \"$job/cancelled\"; : > "
                  "\"$job/ended\"; };;",
                  "  *--signal=TERM*) [ ! -e \"$job/pid\" ] || kill -TERM \"$(cat \"$job/pid\")\";;",
                  "  *) : > \"$job/cancelled\"; [ ! -e \"$job/pid\" ] || kill -KILL \"$(cat "
-                 "\"$job/pid\")\"; : > \"$job/ended\";;",
+                 "\"$job/pid\")\"; [ -e \"$base/linger\" ] || : > \"$job/ended\";;",
                  "esac", "exit 0"});
     const char* path = ::getenv("PATH");
     old_path_ = path == nullptr ? "" : path;
@@ -61,7 +61,7 @@ class FakeSlurm {
   FakeSlurm(const FakeSlurm&) = delete;
   FakeSlurm& operator=(const FakeSlurm&) = delete;
 
-  void Set(const char* name) { WriteFile(dir_ / name, ""); }
+  void Set(const char* name, const std::string& text = "") { WriteFile(dir_ / name, text); }
   void Clear(const char* name) { std::filesystem::remove(dir_ / name); }
   std::string calls() const { return FileText(dir_ / "calls"); }
   // Jobs that have not ended.

@@ -263,8 +263,9 @@ class KubernetesTest : public JobSupervisorTest {
          "    ( trap 'kill -TERM $pod 2>/dev/null' TERM", "    \"$base/machine\" \"$dir\" & pod=$!",
          "    echo $pod > \"$base/pid\"",
          "    wait $pod; rm -f \"$base/objects/tandem-1\" \"$base/pid\" ) >/dev/null 2>&1 &",
-         "    echo job.batch/tandem-1;;", "  *'get jobs'*) ;;", "  *'get job '*)",
-         "    [ ! -e \"$base/objects/tandem-1\" ] || printf 'tandem-1|1|';;",
+         "    echo job.batch/tandem-1;;", "  *'get jobs'*)",
+         "    instance=$(printf %s \"$*\" | sed -n 's/.* in (\\([^,)]*\\).*/\\1/p')",
+         "    [ ! -e \"$base/objects/tandem-1\" ] || echo \"tandem-1|$instance|1||\";;",
          "  *delete*job*tandem-1*)",
          "    [ ! -e \"$base/pid\" ] || kill -TERM \"$(cat \"$base/pid\")\";;", "esac", "exit 0"});
     WriteScript(

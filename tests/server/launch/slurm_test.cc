@@ -1,7 +1,10 @@
 #include "server/launch/slurm.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "server/launch/job_runners.h"
@@ -156,6 +159,89 @@ TEST_F(SlurmTest, ASubmissionWithoutARecordIsFoundByItsName) {
   EXPECT_EQ(Runs(job), 1u);
 }
 
+// Nothing says whether there is a run, so the server waits for an answer before it decides.
+TEST_F(SlurmTest, AServerStartsWithoutTheControllerAndFindsItsJobLater) {
+  for (const bool is_cancelled : {false, true}) {
+    Script({kStopOnTerm, kCountRuns, kWaitForGo, kSucceed});
+    StartOnSlurm();
+    const Job job = Submit();
+    WaitForFirstRun(job);
+    supervisor_->Stop(StopMode::kLeaveJobs);
+    supervisor_.reset();
+    std::filesystem::remove(ClusterFile(job.dir));
+    slurm_.Set("down");
+
+    StartOnSlurm();
+    const size_t before = slurm_.calls().size();
+    EXPECT_TRUE(WaitFor([&] { return slurm_.calls().size() > before + 200; }));
+    EXPECT_EQ(supervisor_->Find(job.id)->status, JobStatus::kRunning);
+    if (is_cancelled) {
+      supervisor_->Cancel(job.id);
+    } else {
+      Go(job);
+    }
+    slurm_.Clear("down");
+
+    WaitForEndOf(job, is_cancelled ? JobStatus::kCancelled : JobStatus::kSucceeded);
+    EXPECT_EQ(Runs(job), 1u);
+    supervisor_.reset();
+  }
+}
+
+TEST_F(SlurmTest, AnEndedRunThatSlurmStillListsIsNotTheNextRun) {
+  for (const char* state : {"COMPLETING", "RUNNING"}) {
+    slurm_.Set("linger", state);
+    Script({kCountRuns, "[ $(wc -l < \"$3/runs\") = 1 ] && exit 75", kSucceed});
+    StartOnSlurm();
+
+    const Job ended = WaitForEndOf(Submit(), JobStatus::kSucceeded);
+
+    EXPECT_EQ(Runs(ended), 2u) << state;
+    EXPECT_NE(FileText(ended.dir / "log.txt").find("restart 1 of"), std::string::npos);
+    EXPECT_EQ(FileText(ended.dir / "log.txt").find("restart 2 of"), std::string::npos) << state;
+    slurm_.Clear("linger");
+    supervisor_.reset();
+  }
+}
+
+TEST_F(SlurmTest, ARunOnAnotherSchedulerIsNotTakenOver) {
+  Script({kCountRuns, kWaitForGo, kSucceed});
+  StartOnSlurm();
+  const Job job = Submit();
+  WaitForFirstRun(job);
+  supervisor_->Stop(StopMode::kLeaveJobs);
+  supervisor_.reset();
+  const std::string record = FileText(ClusterFile(job.dir));
+  WriteFile(ClusterFile(job.dir), R"({"cluster":"Kubernetes","id":"tandem-x"})");
+
+  ExpectError(ErrorCode::kFailedPrecondition, {"runs on Kubernetes as tandem-x"},
+              [&] { StartOnSlurm(); });
+
+  WriteFile(ClusterFile(job.dir), record);
+  StartOnSlurm();
+  Go(job);
+  WaitForEndOf(job, JobStatus::kSucceeded);
+  EXPECT_EQ(Runs(job), 1u);
+}
+
+TEST_F(SlurmTest, OneQuestionIsAboutAllJobs) {
+  Script({kCountRuns, kWaitForGo, kSucceed});
+  StartOnSlurm();
+  const std::vector<Job> jobs = {Submit(), Submit(), Submit()};
+  for (const Job& job : jobs) WaitForFirstRun(job);
+  std::vector<std::string> names;
+  for (const Job& job : jobs) names.push_back("tandem-" + job.id);
+  std::sort(names.begin(), names.end());
+
+  EXPECT_TRUE(WaitFor([&] {
+    return slurm_.calls().find("--name=" + names[0] + "," + names[1] + "," + names[2] + " ") !=
+           std::string::npos;
+  })) << slurm_.calls();
+
+  for (const Job& job : jobs) Go(job);
+  for (const Job& job : jobs) WaitForEndOf(job, JobStatus::kSucceeded);
+}
+
 TEST_F(SlurmTest, AControllerThatIsAwayEndsNoRunningJob) {
   Script({kCountRuns, kWaitForGo, kSucceed});
   StartOnSlurm();
@@ -213,6 +299,7 @@ TEST_F(SlurmTest, ToolsGetNoKeys) {
   ::setenv("HF_TOKEN", "marker-1", 1);
   ::setenv("TANDEM_ADMIN_KEY", "marker-2", 1);
   ::setenv("PGPASSWORD", "marker-3", 1);
+  ::setenv("AWS_SECRET_ACCESS_KEY", "marker-4", 1);
   Script({kSucceed});
   StartOnSlurm();
 
@@ -221,6 +308,7 @@ TEST_F(SlurmTest, ToolsGetNoKeys) {
   ::unsetenv("HF_TOKEN");
   ::unsetenv("TANDEM_ADMIN_KEY");
   ::unsetenv("PGPASSWORD");
+  ::unsetenv("AWS_SECRET_ACCESS_KEY");
   const std::string environment = FileText(dir_ / "environment");
   EXPECT_NE(environment.find("PATH="), std::string::npos);
   EXPECT_EQ(environment.find("marker"), std::string::npos);
