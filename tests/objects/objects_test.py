@@ -590,6 +590,21 @@ class Runs(ObjectsCase):
         self.assertIn("run_checkpoint_skipped", done.stdout + done.stderr)
         self.assertIn("resumed after step 2", done.stdout + done.stderr)
 
+    def test_an_unfinished_later_upload_replaces_no_complete_checkpoint(self):
+        self.tandem("train", *self.words(**{"train.steps": 2, "checkpoint.keep": 1}))
+        step = self.steps()[-1]
+        later = str(int(step) + 7).zfill(len(step))
+        self.put(f"runs/r1/checkpoints/{later}/tandem-upload.json", json.dumps(
+            {"format": "tandem-upload", "version": 1, "state": "uploading", "files": []}).encode())
+        shutil.rmtree(self.path / "cache")
+
+        self.tandem("train", *self.words(**{"train.steps": 4, "checkpoint.keep": 1}))
+
+        newest = str(int(step) + 2).zfill(len(step))
+        self.assertEqual(self.steps(), [newest, later])
+        manifest = json.loads(self.get(f"runs/r1/checkpoints/{newest}/tandem-upload.json"))
+        self.assertEqual(manifest["state"], "complete")
+
     def test_a_store_that_fails_does_not_end_the_run(self):
         self.proxy.hook = lambda handler, _: (
             handler.reply(403, error_xml("AccessDenied")) or True
@@ -597,6 +612,9 @@ class Runs(ObjectsCase):
         failed = self.tandem("train", *self.words(), code=1)
         self.assertIn("training continues", failed.stdout + failed.stderr)
         self.assertIn("same command uploads them again", failed.stdout + failed.stderr)
+        # A failed upload keeps the files of the newest checkpoint alone.
+        kept = [path.name for path in self.path.rglob(".uploads/*") if path.name.isdigit()]
+        self.assertEqual(len(kept), 1, kept)
         self.proxy.hook = None
         self.tandem("train", *self.words())
         self.assertIn("runs/r1/hf/model.safetensors", self.names("runs/r1"))

@@ -58,6 +58,11 @@ std::set<std::string> StepsOf(engine::ObjectClient& client, const std::string& p
   return steps;
 }
 
+bool IsComplete(engine::ObjectClient& client, const std::string& prefix) {
+  return !ErrorOf({ErrorCode::kFailedPrecondition, ErrorCode::kDataLoss, ErrorCode::kNotFound},
+                  [&] { engine::ListTree(client, prefix); });
+}
+
 void Ignore(uint64_t) {}
 
 }  // namespace
@@ -66,7 +71,10 @@ RunMirror::RunMirror(const engine::ObjectUrl& url, fs::path dir, int64_t keep)
     : url_(url),
       dir_(std::move(dir)),
       keep_(static_cast<size_t>(std::max<int64_t>(1, keep))),
-      thread_([this] { Run(); }) {}
+      thread_([this] { Run(); }) {
+  std::error_code ignored;
+  fs::remove_all(dir_ / kSnapshots, ignored);  // of a killed process
+}
 
 RunMirror::~RunMirror() {
   {
@@ -145,27 +153,52 @@ std::string RunMirror::PrefixOf(const fs::path& output) const {
   return engine::AsPrefix(url_.key) + output.lexically_relative(dir_).generic_string() + "/";
 }
 
+// A part of an output must never look like one, so a failure leaves no snapshot.
+void RunMirror::MakeSnapshot(const fs::path& output) const {
+  const fs::path snapshot = SnapshotOf(output);
+  std::error_code code;
+  fs::remove_all(snapshot, code);
+  MakeDirectories(snapshot);
+  fs::copy(output, snapshot, fs::copy_options::recursive | fs::copy_options::create_hard_links,
+           code);
+  if (!code) return;
+  std::error_code ignored;
+  fs::remove_all(snapshot, ignored);
+  engine::ThrowSystemError("create links to", output, code.value());
+}
+
+bool RunMirror::IsCheckpoint(const fs::path& output) const {
+  return output.parent_path() == dir_ / kCheckpoints;
+}
+
+// The links of a checkpoint keep its files on the disk, so they go with it.
+bool RunMirror::ForgetCheckpoint(const fs::path& output) const {
+  if (!IsCheckpoint(output)) return false;
+  std::error_code ignored;
+  fs::remove_all(SnapshotOf(output), ignored);
+  return true;
+}
+
+void RunMirror::ForgetFailedCheckpoints() {
+  std::erase_if(failed_, [&](const fs::path& output) { return ForgetCheckpoint(output); });
+}
+
 void RunMirror::Enqueue(const fs::path& output) {
   const std::lock_guard lock(mutex_);
-  const fs::path snapshot = SnapshotOf(output);
-  const auto failed = Attempt([&] {
-    std::error_code code;
-    fs::remove_all(snapshot, code);
-    MakeDirectories(snapshot);
-    fs::copy(output, snapshot, fs::copy_options::recursive | fs::copy_options::create_hard_links,
-             code);
-    if (code) engine::ThrowSystemError("create links to", output, code.value());
-  });
-  if (failed) {
+  if (const auto failed = Attempt([&] { MakeSnapshot(output); })) {
     warnings_.push_back(output.string() + " is not uploaded: " + failed->what());
     failed_.insert(output);
     return;
   }
-  // The next upload of a checkpoint replaces one that has not begun.
-  std::erase_if(waiting_, [&](const fs::path& other) {
-    return other.parent_path() == output.parent_path() &&
-           output.parent_path() == dir_ / kCheckpoints;
-  });
+  if (IsCheckpoint(output)) {
+    // It replaces those whose upload has not begun or has failed. The links are those of `output`
+    // by now if it is among them.
+    std::erase_if(waiting_, [&](const fs::path& other) {
+      return other == output || ForgetCheckpoint(other);
+    });
+    failed_.erase(output);
+    ForgetFailedCheckpoints();
+  }
   waiting_.push_back(output);
   wake_.notify_all();
 }
@@ -185,6 +218,11 @@ void RunMirror::Run() {
       failed_.insert(output);
       warnings_.push_back("uploading " + output.filename().string() +
                           " failed, training continues: " + failed->what());
+      // Perhaps a newer checkpoint came meanwhile.
+      if (std::any_of(waiting_.begin(), waiting_.end(),
+                      [&](const fs::path& other) { return IsCheckpoint(other); })) {
+        ForgetFailedCheckpoints();
+      }
     } else {
       failed_.erase(output);
     }
@@ -201,18 +239,24 @@ void RunMirror::Upload(const fs::path& output) {
   if (fs::exists(metrics, ignored)) {
     engine::UploadFiles(store, {{metrics, engine::AsPrefix(url_.key) + "metrics.jsonl"}}, Ignore);
   }
-  if (output.parent_path() == dir_ / kCheckpoints) RemoveOldCheckpoints(client);
+  if (IsCheckpoint(output)) RemoveOldCheckpoints(client, output.filename().string());
   fs::remove_all(snapshot, ignored);
   spdlog::info("run_uploaded url=\"{}\"", EscapeJson(store.Name(PrefixOf(output))));
 }
 
-void RunMirror::RemoveOldCheckpoints(engine::ObjectClient& client) {
+// Keeps the newest complete checkpoints, of which `uploaded` is one. Later steps are of an earlier
+// process of the run, which perhaps did not end their upload: they count for nothing.
+void RunMirror::RemoveOldCheckpoints(engine::ObjectClient& client, const std::string& uploaded) {
   const std::string prefix = engine::AsPrefix(url_.key) + kCheckpoints + "/";
   const std::set<std::string> steps = StepsOf(client, prefix);
-  if (steps.size() <= keep_) return;
-  const auto first_kept = std::prev(steps.end(), static_cast<std::ptrdiff_t>(keep_));
-  for (auto step = steps.begin(); step != first_kept; ++step) {
-    engine::RemoveTree(client, prefix + *step + "/");
+  size_t n_kept = 0;
+  for (auto end = steps.upper_bound(uploaded); end != steps.begin();) {
+    const std::string step = prefix + *--end + "/";
+    if (n_kept >= keep_) {
+      engine::RemoveTree(client, step);
+    } else if (IsComplete(client, step)) {
+      ++n_kept;
+    }
   }
 }
 
@@ -228,6 +272,8 @@ void RunMirror::Finish() {
   thread_ = std::thread([] {});  // for the destructor
   for (const fs::path& output : std::exchange(failed_, {})) {
     std::error_code absent;
+    // The run may have removed the output itself meanwhile, for a newer one.
+    if (!fs::exists(SnapshotOf(output), absent) && fs::exists(output, absent)) MakeSnapshot(output);
     if (fs::exists(SnapshotOf(output), absent)) again.push_back(output);
   }
   const auto advise = [&](const Error& error) {

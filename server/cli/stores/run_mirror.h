@@ -23,7 +23,7 @@ namespace tandem::server {
 class RunMirror {
  public:
   // `url` is the run's place on the store, which keeps the `keep` newest checkpoints; `dir` is its
-  // local directory. Throws what ObjectStore does.
+  // local directory, which only this process uses. Throws what ObjectStore does.
   RunMirror(const engine::ObjectUrl& url, std::filesystem::path dir, int64_t keep);
   ~RunMirror();  // waits for the uploads
   RunMirror(const RunMirror&) = delete;
@@ -41,9 +41,14 @@ class RunMirror {
 
  private:
   void Enqueue(const std::filesystem::path& output);
+  bool IsCheckpoint(const std::filesystem::path& output) const;
+  // REQUIRES for the next three: mutex_ held, or no thread.
+  void MakeSnapshot(const std::filesystem::path& output) const;
+  bool ForgetCheckpoint(const std::filesystem::path& output) const;  // false: it is none
+  void ForgetFailedCheckpoints();
   void Run();
   void Upload(const std::filesystem::path& output);
-  void RemoveOldCheckpoints(engine::ObjectClient& client);
+  void RemoveOldCheckpoints(engine::ObjectClient& client, const std::string& uploaded);
   std::filesystem::path SnapshotOf(const std::filesystem::path& output) const;
   std::string PrefixOf(const std::filesystem::path& output) const;
 
