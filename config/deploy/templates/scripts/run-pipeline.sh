@@ -1,17 +1,25 @@
 #!/bin/sh
 # Runs the five steps in order. Waits for each job, prints its log, and stops at the first failure.
+# A second run repeats the step that failed. It keeps the steps that are complete; `kubectl delete job NAME` repeats one.
 set -eu
 namespace='{{NAMESPACE}}'
 here=$(cd "$(dirname "$0")/.." && pwd)
 timeout_s=${TIMEOUT_S:-86400}
 
 ended() {  # ended JOB CONDITION
-  [ "$(kubectl --namespace "$namespace" get job "$1" \
+  [ "$(kubectl --namespace "$namespace" get job "$1" --ignore-not-found \
     --output "jsonpath={.status.conditions[?(@.type==\"$2\")].status}")" = True ]
 }
 
 run_step() {  # run_step JOB FILE
   echo "=== $1"
+  if ended "$1" Complete; then
+    echo "$1 is complete already"
+    return
+  fi
+  if ended "$1" Failed; then  # of an earlier run
+    kubectl --namespace "$namespace" delete job "$1" --wait=true
+  fi
   kubectl apply --filename "$here/kubernetes/pipeline/$2"
   started=$(date +%s)
   until ended "$1" Complete; do
