@@ -1,6 +1,10 @@
 #include "server/launch/launch_manifest.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -11,6 +15,10 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr const char* kTokenDir = "/run/secrets/huggingface";
+constexpr const char* kSshdConfig = "/etc/ssh/tandem_sshd_config";  // in the trainer's image
+// Trainers of MaxText that a training run of Tandem replaces.
+constexpr std::string_view kTrainers[] = {"MaxText.train", "MaxText.sft.sft_trainer",
+                                          "MaxText.sft_trainer"};
 
 ordered_json SecurityOf() {
   return {{"allowPrivilegeEscalation", false},
@@ -43,11 +51,11 @@ ordered_json MountsOf(const ManifestOptions& options) {
   return mounts;
 }
 
-ordered_json EnvironmentOf(const LaunchPlan& plan, const ManifestOptions& options) {
+ordered_json EnvironmentOf(const LaunchPlan& plan) {
   ordered_json env = ordered_json::array();
-  const std::string token =
-      !options.token_secret.empty() ? std::string(kTokenDir) + "/token" : plan.token_file;
-  if (!token.empty()) env.push_back({{"name", "HF_TOKEN_PATH"}, {"value", token}});
+  if (!plan.token_file.empty()) {
+    env.push_back({{"name", "HF_TOKEN_PATH"}, {"value", plan.token_file}});
+  }
   return env;
 }
 
@@ -65,7 +73,7 @@ ordered_json ContainerOf(const LaunchPlan& plan, const ManifestOptions& options,
                          const std::vector<std::string>& words) {
   ordered_json container = {{"name", name}, {"image", options.image}};
   if (!words.empty()) container["command"] = words;
-  container["env"] = EnvironmentOf(plan, options);
+  container["env"] = EnvironmentOf(plan);
   container["resources"] = ResourcesOf(options);
   container["securityContext"] = SecurityOf();
   container["volumeMounts"] = MountsOf(options);
@@ -91,10 +99,25 @@ ordered_json TemplateOf(const LaunchPlan& plan, const ManifestOptions& options,
           {"spec", PodOf(options, ContainerOf(plan, options, container, words))}};
 }
 
+// Exit 75 asks for a restart, which resumes; 137 and 143 are kills. Other exits are final, but for
+// a lost node.
+ordered_json FailurePolicyOf() {
+  const ordered_json again = {75, 137, 143};
+  const auto on_exit = [&](const char* action, const char* how) -> ordered_json {
+    return {{"action", action}, {"onExitCodes", {{"operator", how}, {"values", again}}}};
+  };
+  const ordered_json disruption = {{"type", "DisruptionTarget"}, {"status", "True"}};
+  return {{"rules", ordered_json::array({{{"action", "Ignore"},
+                                          {"onPodConditions", ordered_json::array({disruption})}},
+                                         on_exit("Count", "In"),
+                                         on_exit("FailJob", "NotIn")})}};
+}
+
 ordered_json JobSpecOf(const LaunchPlan& plan, const ManifestOptions& options) {
   return {{"parallelism", 1},
           {"completions", 1},
           {"backoffLimit", 3},
+          {"podFailurePolicy", FailurePolicyOf()},
           {"template", TemplateOf(plan, options, "trainer", MpirunWords(plan, {}))}};
 }
 
@@ -121,30 +144,26 @@ ordered_json SpecOfMpiJob(const LaunchPlan& plan, const ManifestOptions& options
   ordered_json policy = {
       {"cleanPodPolicy", "Running"}, {"ttlSecondsAfterFinished", 86400}, {"backoffLimit", 3}};
   if (!options.queue.empty()) policy["suspend"] = true;
-  return {
-      {"slotsPerWorker", plan.ranks_per_node},
-      {"sshAuthMountPath", "/data/.ssh"},
-      {"mpiImplementation", "OpenMPI"},
-      {"runPolicy", policy},
-      {"mpiReplicaSpecs",
-       {{"Launcher",
-         {{"replicas", 1},
-          {"restartPolicy", "OnFailure"},
-          {"template", TemplateOf(plan, options, "launcher", MpirunWords(plan, {}))}}},
-        {"Worker",
-         {{"replicas", plan.nodes},
-          {"restartPolicy", "Never"},
-          {"template", TemplateOf(plan, options, "worker",
-                                  {"/usr/sbin/sshd", "-De", "-f", "/data/.ssh/sshd_config"})}}}}}};
+  return {{"slotsPerWorker", plan.ranks_per_node},
+          {"sshAuthMountPath", "/data/.ssh"},
+          {"mpiImplementation", "OpenMPI"},
+          {"runPolicy", policy},
+          {"mpiReplicaSpecs",
+           {{"Launcher",
+             {{"replicas", 1},
+              {"restartPolicy", "OnFailure"},
+              {"template", TemplateOf(plan, options, "launcher", MpirunWords(plan, {}))}}},
+            {"Worker",
+             {{"replicas", plan.nodes},
+              {"restartPolicy", "Never"},
+              {"template", TemplateOf(plan, options, "worker",
+                                      {"/usr/sbin/sshd", "-De", "-f", kSshdConfig})}}}}}};
 }
 
 ordered_json SpecOfTrainJob(const LaunchPlan& plan, const ManifestOptions& options) {
-  ordered_json trainer = {{"image", options.image},
-                          {"command", MpirunWords(plan, {})},
-                          {"numNodes", plan.nodes},
-                          {"numProcPerNode", plan.ranks_per_node},
-                          {"env", EnvironmentOf(plan, options)},
-                          {"resourcesPerNode", ResourcesOf(options)}};
+  ordered_json trainer = {{"image", options.image},     {"command", MpirunWords(plan, {})},
+                          {"numNodes", plan.nodes},     {"numProcPerNode", plan.ranks_per_node},
+                          {"env", EnvironmentOf(plan)}, {"resourcesPerNode", ResourcesOf(options)}};
   ordered_json spec = {{"runtimeRef",
                         {{"apiGroup", "trainer.kubeflow.org"},
                          {"kind", "ClusterTrainingRuntime"},
@@ -173,43 +192,82 @@ void CheckManifestWord(const std::string& word) {
   }
 }
 
-// Words of a command without a shell: quotes, backslashes and spaces, and nothing else.
-std::vector<std::string> SplitCommand(std::string_view text) {
-  std::vector<std::string> words;
-  std::string word;
-  bool has_word = false;
-  char quote = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quote != 0) {
-      if (c == quote) {
-        quote = 0;
+// Splits a command as a POSIX shell does, without its substitutions and operators.
+class CommandSplitter {
+ public:
+  explicit CommandSplitter(std::string_view text) : text_(text) {}
+
+  std::vector<std::string> Words() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_++];
+      if (c == '\'' || c == '"') {
+        has_word_ = true;
+        ReadQuoted(c);
+      } else if (c == '\\') {
+        ReadEscape("");
+      } else if (c == ' ' || c == '\t' || c == '\n') {
+        EndWord();
       } else {
-        word.push_back(c);
+        Refuse(c, "$`;&|<>()");
+        Append(c);
       }
-    } else if (c == '\'' || c == '"') {
-      quote = c;
-      has_word = true;
-    } else if (c == ' ' || c == '\t' || c == '\n') {
-      if (has_word) words.push_back(std::move(word));
-      word.clear();
-      has_word = false;
-    } else if (std::string_view("$`;&|<>()").find(c) != std::string_view::npos) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  std::string("--command runs without a shell, so ") + c + " has no meaning in it");
-    } else {
-      word.push_back(c);
-      has_word = true;
     }
+    EndWord();
+    return std::move(words_);
   }
-  if (quote != 0) throw Error(ErrorCode::kInvalidArgument, "--command: a quote is not closed");
-  if (has_word) words.push_back(std::move(word));
-  return words;
-}
+
+ private:
+  // After the first quote.
+  void ReadQuoted(char quote) {
+    while (at_ < text_.size()) {
+      const char c = text_[at_++];
+      if (c == quote) return;
+      if (quote == '"' && c == '\\') {
+        ReadEscape("$`\"\\");
+      } else {
+        if (quote == '"') Refuse(c, "$`");
+        Append(c);
+      }
+    }
+    throw Error(ErrorCode::kInvalidArgument, "--command: a quote is not closed");
+  }
+  // After the backslash, which stays before characters other than `special`. Empty: it never stays.
+  void ReadEscape(std::string_view special) {
+    if (at_ == text_.size()) {
+      throw Error(ErrorCode::kInvalidArgument, "--command ends with a backslash");
+    }
+    const char c = text_[at_++];
+    if (c == '\n') return;  // the line goes on
+    if (!special.empty() && special.find(c) == std::string_view::npos) Append('\\');
+    Append(c);
+  }
+  static void Refuse(char c, std::string_view refused) {
+    if (refused.find(c) == std::string_view::npos) return;
+    throw Error(ErrorCode::kInvalidArgument,
+                std::string("--command runs without a shell, so ") + c + " has no meaning in it");
+  }
+  void Append(char c) {
+    word_.push_back(c);
+    has_word_ = true;
+  }
+  void EndWord() {
+    if (has_word_) words_.push_back(std::move(word_));
+    word_.clear();
+    has_word_ = false;
+  }
+
+  const std::string_view text_;
+  size_t at_ = 0;
+  std::string word_;
+  bool has_word_ = false;
+  std::vector<std::string> words_;
+};
 
 }  // namespace
 
-std::string LaunchManifest(const LaunchPlan& plan, const ManifestOptions& options) {
+std::string LaunchManifest(const LaunchPlan& given, const ManifestOptions& options) {
+  LaunchPlan plan = given;
+  if (!options.token_secret.empty()) plan.token_file = std::string(kTokenDir) + "/token";
   CheckLaunchPlan(plan);
   if (options.image.empty()) throw Error(ErrorCode::kInvalidArgument, "give --image");
   if (options.claim.empty() != options.mount.empty()) {
@@ -247,34 +305,43 @@ std::string LaunchManifest(const LaunchPlan& plan, const ManifestOptions& option
 }
 
 void ReadXpkCommand(const std::string& command, LaunchPlan& plan) {
-  std::vector<std::string> words = SplitCommand(command);
+  const std::vector<std::string> words = CommandSplitter(command).Words();
+  const auto refuse = [](const std::string& why) {
+    throw Error(ErrorCode::kInvalidArgument, "--command" + why);
+  };
   for (const std::string& word : words) {
     if (word.starts_with("JAX_") || word.starts_with("ENABLE_PATHWAYS") ||
         word == "enable_single_controller=True") {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--command: " + Quoted(word) +
-                      " asks for Pathways. Tandem has no single controller: every rank runs the "
-                      "same program. Leave it out");
+      refuse(": " + Quoted(word) +
+             " asks for Pathways. Tandem has no single controller: every rank runs the same "
+             "program. Leave it out");
     }
   }
   size_t at = 0;
-  const bool is_tandem = words.size() > 2 && words[1] == "train" && words[0].ends_with("tandem");
-  const bool is_maxtext = words.size() > 3 && words[0].starts_with("python") && words[1] == "-m" &&
-                          words[2].starts_with("MaxText.");
-  if (is_tandem) {
+  if (words.size() > 2 && words[1] == "train" &&
+      std::filesystem::path(words[0]).filename() == "tandem") {
+    if (!plan.spec.empty() && plan.spec != words[2]) {
+      refuse(" names the spec " + Quoted(words[2]) + ", and an argument names " +
+             Quoted(plan.spec) + ": give one of them");
+    }
     plan.spec = words[2];
+    if (words[0] != "tandem") plan.program = words[0];
     at = 3;
-  } else if (is_maxtext) {
+  } else if (words.size() > 3 && words[0].starts_with("python") && words[1] == "-m") {
+    if (std::find(std::begin(kTrainers), std::end(kTrainers), words[2]) == std::end(kTrainers)) {
+      refuse(" runs " + Quoted(words[2]) +
+             ", which is no trainer that Tandem replaces; there are MaxText.train and "
+             "MaxText.sft.sft_trainer. `tandem convert`, `generate` and `eval` do other work");
+    }
     if (plan.spec.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  "--command names " + Quoted(words[3]) +
-                      ", a file of MaxText's image: give the spec to use instead as an argument");
+      refuse(" names " + Quoted(words[3]) +
+             ", a file of MaxText's image: give the spec to use instead as an argument");
     }
     at = 4;
   } else {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--command must be 'tandem train SPEC key=value …' or MaxText's "
-                "'python3 -m MaxText.… CONFIG key=value …'");
+    refuse(
+        " must be 'tandem train SPEC key=value …' or MaxText's 'python3 -m MaxText.… CONFIG "
+        "key=value …'");
   }
   plan.overrides.insert(plan.overrides.end(), words.begin() + static_cast<std::ptrdiff_t>(at),
                         words.end());

@@ -26,9 +26,9 @@ struct ManifestOptions {
 // cannot run the plan: a Job or JobSet without MPI's launcher has one node.
 std::string LaunchManifest(const LaunchPlan& plan, const ManifestOptions& options);
 
-// The words of XPK's --command: `tandem train SPEC KEY=VALUE…`, or MaxText's trainer, whose
-// configuration `spec` replaces. Throws kInvalidArgument for other commands, for Pathways, and for
-// tokens. Sets plan.spec and plan.overrides.
+// The words of XPK's --command: `tandem train SPEC KEY=VALUE…`, or a trainer of MaxText, whose
+// configuration `spec` replaces. Throws kInvalidArgument for other commands, for two specs and for
+// Pathways. Sets plan.program, plan.spec and plan.overrides.
 void ReadXpkCommand(const std::string& command, LaunchPlan& plan);
 
 }  // namespace tandem::server

@@ -4,8 +4,10 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
+#include "server/deploy/secret_scan.h"
 #include "server/jobs/job_files.h"
 #include "server/launch/shell_words.h"
 #include "server/launch/tool.h"
@@ -37,13 +39,14 @@ void CheckWord(std::string_view word, std::string_view what) {
     throw Error(ErrorCode::kInvalidArgument,
                 std::string(what) + " must be one plain word, got " + Quoted(word));
   }
-  // MaxText's own argument, and the form of the hub's tokens.
-  if (word.starts_with("hf_access_token=") || word.find("hf_") == 0 ||
-      word.find("=hf_") != std::string_view::npos) {
+  std::vector<std::string> secrets = SecretsInLine(word);
+  // MaxText's own argument, whatever its value looks like.
+  if (word.starts_with("hf_access_token=")) secrets = {"access token of the Hugging Face hub"};
+  if (!secrets.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                std::string(what) +
-                    " holds a token, which every user of the machine could read: give --token-file "
-                    "or --token-secret, and leave the word out");
+                std::string(what) + " holds a secret (" + secrets[0] +
+                    "), which every user of the machine could read: leave the word out. The hub's "
+                    "token comes from --token-file or --token-secret");
   }
 }
 
@@ -89,7 +92,8 @@ std::vector<std::string> MpirunWords(const LaunchPlan& plan,
                                      const std::vector<std::string>& hosts) {
   std::vector<std::string> words;
   if (plan.ranks() > 1 || !hosts.empty()) {
-    words = {"mpirun", "-n", std::to_string(plan.ranks())};
+    // A rank has threads for all of its processors. Open MPI would bind it to one core or socket.
+    words = {"mpirun", "--bind-to", "none", "-n", std::to_string(plan.ranks())};
     if (!hosts.empty()) {
       std::string list;
       for (const std::string& host : hosts) {
@@ -104,6 +108,14 @@ std::vector<std::string> MpirunWords(const LaunchPlan& plan,
   }
   const std::vector<std::string> train = plan.TrainWords();
   words.insert(words.end(), train.begin(), train.end());
+  return words;
+}
+
+std::vector<std::string> LocalWords(const LaunchPlan& plan) {
+  std::vector<std::string> words = MpirunWords(plan, {});
+  if (plan.ranks() == 1 && !plan.token_file.empty()) {
+    words.insert(words.begin(), {"env", "HF_TOKEN_PATH=" + plan.token_file});
+  }
   return words;
 }
 
@@ -137,6 +149,10 @@ std::string SbatchScript(const LaunchPlan& plan, const std::vector<std::string>&
     script += "export HF_TOKEN_PATH=" + ShellWord(plan.token_file) + "\n";
   }
   script +=
+      "# Since version 22.05 srun takes the number of processors from this variable alone.\n"
+      "if [ -n \"${SLURM_CPUS_PER_TASK:-}\" ]; then\n"
+      "  export SRUN_CPUS_PER_TASK=\"$SLURM_CPUS_PER_TASK\"\n"
+      "fi\n"
       "# The ranks get SIGTERM, write a checkpoint and end with 75. srun itself would kill them.\n"
       "trap 'scancel --signal=TERM \"$SLURM_JOB_ID\"' TERM\n"
       "srun --mpi=pmix --kill-on-bad-exit=1 " +
@@ -151,11 +167,14 @@ std::string SbatchScript(const LaunchPlan& plan, const std::vector<std::string>&
       "done\n"
       "# After 75 the job is queued again and resumes. If a rank dies, srun kills the others and "
       "reports 137;\n"
-      "# then the number of restarts is limited.\n"
+      "# then the number of restarts is limited. A job that was cancelled is not RUNNING any "
+      "more.\n"
       "if [ \"$code\" -eq 75 ] || { [ \"$code\" -eq 137 ] && [ \"${SLURM_RESTART_COUNT:-0}\" -lt " +
       std::to_string(kMostRestartsOfKilled) +
       " ]; }; then\n"
-      "  scontrol requeue \"$SLURM_JOB_ID\"\n"
+      "  if [ \"$(squeue --noheader --jobs=\"$SLURM_JOB_ID\" --format=%T)\" = RUNNING ]; then\n"
+      "    scontrol requeue \"$SLURM_JOB_ID\"\n"
+      "  fi\n"
       "fi\n"
       "exit \"$code\"\n";
   return script;
@@ -189,36 +208,51 @@ std::vector<std::string> ParseHosts(std::string_view text) {
 }
 
 std::string HostProbeJson(const HostProbe& probe) {
-  return ordered_json({{"version", probe.version}, {"sha256", probe.sha256}, {"isa", probe.isa}})
+  return ordered_json(
+             {{"version", probe.version}, {"sha256", probe.sha256}, {"kernels", probe.kernels}})
       .dump();
 }
+
+namespace {
+
+// What differs in the answer of a host; empty: nothing.
+std::string DifferenceOf(const std::string& answer, const HostProbe& own) {
+  if (!IsBoundedJsonObject(answer)) return "it answers no probe";
+  const ordered_json wanted = ordered_json::parse(HostProbeJson(own));
+  const ordered_json found = ordered_json::parse(answer);
+  std::string fault;
+  for (const auto& [name, value] : wanted.items()) {
+    const auto other = found.find(name);
+    const std::string text =
+        other != found.end() && other->is_string() ? other->get<std::string>() : "nothing";
+    if (text == value.get<std::string>()) continue;
+    fault += (fault.empty() ? "" : ", ") + std::string(name) + " is " + Quoted(text, 64) +
+             " and not " + value.get<std::string>();
+  }
+  return fault;
+}
+
+// The fault of a host; empty: it runs the program as `own` says.
+std::string FaultOfHost(const std::string& host, const std::string& program, const HostProbe& own) {
+  std::vector<std::string> argv = kSsh;
+  // The remote side runs a shell, so the program's path is one quoted word.
+  argv.insert(argv.end(), {host, "--", ShellWord(program) + " launch probe"});
+  ToolResult done;
+  // A host that hangs must not hide the others.
+  if (const auto error = ErrorOf({ErrorCode::kUnavailable}, [&] { done = RunTool(argv); })) {
+    return "could not run " + program + ": " + error->what();
+  }
+  if (done.code != 0) return "could not run " + program + ": " + done.Reason();
+  return DifferenceOf(done.out, own);
+}
+
+}  // namespace
 
 void CheckHosts(const std::vector<std::string>& hosts, const std::string& program,
                 const HostProbe& own) {
   std::string faults;
-  const ordered_json wanted = ordered_json::parse(HostProbeJson(own));
   for (const std::string& host : hosts) {
-    std::vector<std::string> argv = kSsh;
-    // The remote side runs a shell, so the program's path is one quoted word.
-    argv.insert(argv.end(), {host, "--", ShellWord(program) + " launch probe"});
-    const ToolResult done = RunTool(argv);
-    std::string fault;
-    if (done.code != 0) {
-      fault = "could not run " + program + ": " + done.Reason();
-    } else if (!IsBoundedJsonObject(done.out)) {
-      fault = program + " answers no probe";
-    } else {
-      const ordered_json found = ordered_json::parse(done.out);
-      for (const auto& [name, value] : wanted.items()) {
-        const auto other = found.find(name);
-        const std::string text =
-            other != found.end() && other->is_string() ? other->get<std::string>() : "nothing";
-        if (text != value.get<std::string>()) {
-          fault += (fault.empty() ? "" : ", ") + std::string(name) + " is " + Quoted(text, 64) +
-                   " and not " + value.get<std::string>();
-        }
-      }
-    }
+    const std::string fault = FaultOfHost(host, program, own);
     if (!fault.empty()) faults += (faults.empty() ? "" : "\n") + host + ": " + fault;
   }
   if (!faults.empty()) throw Error(ErrorCode::kFailedPrecondition, faults);
@@ -229,9 +263,13 @@ namespace {
 // Runs a command of a host's shell, or scp; throws kIo that names the host and the file.
 void CopyStep(const std::vector<std::string>& argv, const std::string& host,
               const std::string& file) {
-  const ToolResult done = RunTool(argv, {}, std::chrono::minutes(10));
-  if (done.code == 0) return;
-  throw Error(ErrorCode::kIo, "could not copy " + file + " to " + host + ": " + done.Reason());
+  const std::string what = "could not copy " + file + " to " + host + ": ";
+  const auto name_host = [&](const Error& error) {
+    return Error(error.code(), what + error.what());
+  };
+  const ToolResult done =
+      WithContext(name_host, [&] { return RunTool(argv, {}, std::chrono::minutes(10)); });
+  if (done.code != 0) throw Error(ErrorCode::kIo, what + done.Reason());
 }
 
 std::vector<std::string> OnHost(const std::string& host, const std::vector<std::string>& words) {

@@ -24,15 +24,19 @@ struct LaunchPlan {
 };
 
 // Throws kInvalidArgument for a name, a number or a word that a launcher cannot carry: a control
-// character, or a token of the hub in a word. Tokens come from files and secrets only.
+// character, or a secret in a word (deploy/secret_scan.h). Tokens come from files and secrets only.
 void CheckLaunchPlan(const LaunchPlan& plan);
 
 // mpirun with one process per rank, or the plain program for one rank. With hosts, mpirun reaches
 // them by ssh without questions, and writes the output of each rank below plan.dir/ranks.
 std::vector<std::string> MpirunWords(const LaunchPlan& plan, const std::vector<std::string>& hosts);
 
+// The same on this machine, for a shell: the hub's token file also reaches one rank.
+std::vector<std::string> LocalWords(const LaunchPlan& plan);
+
 // A batch script for sbatch. srun starts the ranks over PMIx; exit code 75 and the death of a rank
-// queue the job again, and the run resumes. `options` are further options of sbatch.
+// queue the job again unless it was cancelled, and the run resumes. `options` are further options
+// of sbatch.
 std::string SbatchScript(const LaunchPlan& plan, const std::vector<std::string>& options);
 
 // The hosts of a file, one per line with optional `slots=N` and `#` comments, or of a list a,b,c.
@@ -42,12 +46,13 @@ std::vector<std::string> ParseHosts(std::string_view text);
 // How a machine runs the program.
 struct HostProbe {
   std::string version;
-  std::string sha256;  // of the program's file
-  std::string isa;     // the kernels it chooses: "avx2", "avx512"
+  std::string sha256;   // of the program's file
+  std::string kernels;  // those it chooses, with their features: "avx2", "avx512+bf16+vnni"
 };
 std::string HostProbeJson(const HostProbe& probe);
 // Runs `ssh HOST PROGRAM launch probe` on every host and compares: throws kFailedPrecondition that
-// names each host whose program or ISA differs from `own`, because its sums would round otherwise.
+// names each host whose program or kernels differ from `own`, because its sums would round
+// otherwise, and each host that does not answer.
 void CheckHosts(const std::vector<std::string>& hosts, const std::string& program,
                 const HostProbe& own);
 // Copies files with absolute paths to the same paths on every host, by scp and a rename.

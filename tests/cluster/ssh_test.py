@@ -117,7 +117,7 @@ class Ssh(ClusterCase):
     def test_another_program_on_a_host_is_named(self):
         far = self.folder / "far" / "tandem"
         far.parent.mkdir()
-        far.write_text("#!/bin/sh\necho '" + json.dumps({"version": "0", "sha256": "0", "isa": "x"}) + "'\n")
+        far.write_text("#!/bin/sh\necho '" + json.dumps({"version": "0", "sha256": "0", "kernels": "x"}) + "'\n")
         far.chmod(0o755)
         output = self.finish([*self.words("other"), "--program", str(far)], code=1)
         for host in ("alpha", "beta"):

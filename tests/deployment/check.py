@@ -265,36 +265,115 @@ class Rendered(unittest.TestCase):
             self.assertEqual(parent[target], "base")
             self.assertTrue(any(line.startswith('ENTRYPOINT ["/usr/bin/tandem"') for line in stages[target]))
         self.assertFalse(any(re.search(r"\bADD\b|curl|:latest", line) for line in lines))
+        # A static program cannot load MPI.
+        copies = {target: " ".join(line for line in stages[target] if line.startswith("COPY"))
+                  for target in ("server", "trainer")}
+        self.assertIn("portable/tandem /usr/bin/tandem", copies["server"])
+        self.assertIn("release/tandem /usr/bin/tandem", copies["trainer"])
+        self.assertIn("/usr/lib/tandem/tandem_mpi.so", copies["trainer"])
+
+    def test_the_trainer_has_the_sshd_that_a_worker_of_an_mpijob_starts(self):
+        text = (self.render() / "container/Containerfile").read_text()
+        trainer = text[text.index("AS trainer"):text.index("AS server")].replace("\\\n", " ")
+        done = tandem("launch", "k8s", "spec.yaml", "--kind", "mpijob", "--image", "i", "--nodes", 2)
+        spec = yaml.safe_load(done.stdout)["spec"]
+        command = spec["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["command"]
+        settings = re.search(r"printf '%s\\n' ((?:'[^']*'\s*)+)>" + re.escape(command[-1]), trainer)
+        lines = dict(line.split(" ", 1) for line in re.findall("'([^']*)'", settings[1]))
+        self.assertEqual(lines["HostKey"], spec["sshAuthMountPath"] + "/id_rsa")
+        self.assertEqual(lines["AuthorizedKeysFile"], spec["sshAuthMountPath"] + "/authorized_keys")
+        client = re.search(r"printf '%s\\n' ((?:'[^']*'\s*)+)>/etc/ssh/ssh_config.d/", trainer)[1]
+        self.assertIn(f"Port {lines['Port']}'", client)
+        self.assertIn("openssh-server", trainer)
+        # sshd runs the command by the user's shell.
+        self.assertIn("usermod --shell /bin/sh", trainer)
 
     def test_scripts_are_posix_and_executable(self):
         for path in (self.render() / "scripts").iterdir():
             self.assertTrue(os.access(path, os.X_OK), path)
             subprocess.run(["dash" if shutil.which("dash") else "sh", "-n", str(path)], check=True)
 
-    def test_the_pipeline_script_waits_and_stops_at_a_failure(self):
-        out = self.render()
+    def false_tools(self, **scripts):
+        """The environment with these scripts in front of the path; each notes its arguments in `calls`."""
         tools = self.dir / "tools"
-        tools.mkdir()
-        # A cluster in which the third job fails. The first question about a job gets no answer yet.
-        (tools / "kubectl").write_text(f"""#!/bin/sh
-echo "$*" >> {self.dir}/calls
+        tools.mkdir(exist_ok=True)
+        for name, text in scripts.items():
+            (tools / name).write_text(f'#!/bin/sh\ndir={self.dir}\necho "{name} $*" >> "$dir/calls"\n{text}')
+            (tools / name).chmod(0o755)
+        return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "POLL_S": "0"}
+
+    def calls(self):
+        return (self.dir / "calls").read_text()
+
+    def test_the_pipeline_script_stops_at_a_failure_and_the_next_run_repeats_that_step(self):
+        out = self.render()
+        # A cluster whose jobs are files: their condition. A question about a job without one sets it.
+        env = self.false_tools(kubectl="""
 case "$*" in
-  *"get job step3"*Failed*) echo True;;
-  *"get job step3"*) ;;
-  *"get job "*Complete*) if [ -e {self.dir}/asked ]; then echo True; rm {self.dir}/asked; else : > {self.dir}/asked; fi;;
+  *"apply --filename"*/step5*) ;;
+  *"apply --filename"*)
+    job=$dir/$(basename "$3" | cut -d- -f1)
+    [ -e "$job" ] || : > "$job";;
+  *"delete job "*) rm "$dir/$(echo "$5" | cut -d- -f1)";;
+  *"get job "*)
+    job=$dir/$(echo "$5" | cut -d- -f1)
+    if [ -s "$job" ]; then
+      case "$*" in *"$(cat "$job")"*) echo True;; esac
+    elif [ -e "$job" ] && [ "${job##*/}" = "$(cat "$dir/fails" 2>/dev/null)" ]; then echo Failed > "$job"
+    elif [ -e "$job" ]; then echo Complete > "$job"
+    fi;;
 esac
 """)
-        (tools / "kubectl").chmod(0o755)
-        done = subprocess.run([out / "scripts/run-pipeline.sh"], capture_output=True, text=True, check=False,
-                              env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "POLL_S": "0"})
-        calls = (self.dir / "calls").read_text()
-        self.assertEqual(done.returncode, 1)
+
+        def run():
+            (self.dir / "calls").write_text("")
+            return subprocess.run([out / "scripts/run-pipeline.sh"], capture_output=True, text=True, check=False,
+                                  env=env, timeout=60)
+
+        (self.dir / "fails").write_text("step3")
+        done = run()
+        self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("step3-inference-test failed", done.stderr)
-        self.assertIn("logs job/step3-inference-test", calls)
-        self.assertIn("step2-fine-tuning.yaml", calls)
-        self.assertNotIn("step4", calls)
-        applied = re.findall(r"apply --filename \S+/(step\d)", calls)
-        self.assertEqual(applied, ["step1", "step2", "step3"])
+        self.assertIn("logs job/step3-inference-test", self.calls())
+        self.assertEqual(re.findall(r"apply --filename \S+/(step\d)", self.calls()), ["step1", "step2", "step3"])
+        self.assertNotIn("delete", self.calls())
+
+        (self.dir / "fails").unlink()
+        done = run()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("delete job step3-inference-test --wait=true", self.calls())
+        self.assertEqual(self.calls().count("delete"), 1)
+        self.assertEqual(re.findall(r"apply --filename \S+/(step\d)", self.calls()), ["step3", "step4", "step5"])
+
+    def test_a_source_of_a_secret_that_fails_creates_no_secret(self):
+        scripts = self.render() / "scripts"
+        kubectl = """
+case "$*" in
+  *"get secret"*) [ -e "$dir/secret-$5" ];;
+  *"create secret"*) name=$6; cat > "$dir/secret-$name";;
+esac
+"""
+        for name, text in (("openssl", "exit 1\n"), ("openssl", "exit 0\n"), ("tandem", "exit 1\n"),
+                           ("tandem", "exit 0\n")):
+            with self.subTest(name=name, text=text):
+                env = self.false_tools(kubectl=kubectl, **{
+                    "openssl": "printf '%048d\\n' 7\n", "tandem": f"printf {TOKEN}\n", name: text})
+                done = subprocess.run([scripts / "create-secrets.sh", "config.env"], capture_output=True, text=True,
+                                      check=False, env=env)
+                self.assertNotEqual(done.returncode, 0)
+                written = {path.name for path in self.dir.glob("secret-*")}
+                self.assertNotIn({"openssl": "secret-tandem-database", "tandem": "secret-huggingface-token"}[name],
+                                 written)
+        for path in self.dir.glob("secret-*"):
+            path.unlink()
+        env = self.false_tools(kubectl=kubectl, openssl="printf '%048d\\n' 7\n", tandem=f"printf {TOKEN}\n")
+        subprocess.run([scripts / "create-secrets.sh", "config.env"], capture_output=True, check=True, env=env)
+        key = "7".zfill(48)
+        self.assertEqual({path.name: path.read_text() for path in self.dir.glob("secret-*")}, {
+            "secret-tandem-database": key, "secret-huggingface-token": TOKEN,
+            "secret-tandem-keys": f"api.keys={key}\nadmin.key={key}\n"})
+        self.assertNotIn(TOKEN, self.calls())
+        self.assertNotIn(key, self.calls())
 
 
 class Launched(unittest.TestCase):
@@ -339,7 +418,7 @@ class Launched(unittest.TestCase):
         entry = self.manifest("mpijob", "--nodes", 4, "--ranks-per-node", 2)
         replicas = entry["spec"]["mpiReplicaSpecs"]
         command = replicas["Launcher"]["template"]["spec"]["containers"][0]["command"]
-        self.assertEqual(command[:3], ["mpirun", "-n", "8"])
+        self.assertEqual(command[:5], ["mpirun", "--bind-to", "none", "-n", "8"])
         self.assertEqual(command[-4:], ["/usr/bin/tandem", "train", "spec.yaml", "steps=10"])
         self.assertEqual(replicas["Worker"]["replicas"], 4)
 
@@ -372,9 +451,11 @@ class Launched(unittest.TestCase):
     def test_probe_and_local_print_what_they_are(self):
         probe = yaml.safe_load(tandem("launch", "probe").stdout)
         self.assertRegex(probe["sha256"], "^[0-9a-f]{64}$")
-        self.assertIn(probe["isa"], ("reference", "avx2", "avx512"))
+        self.assertRegex(probe["kernels"], r"^[a-z0-9]+(\+[a-z0-9]+)*$")
         done = tandem("launch", "local", "spec.yaml", "--ranks", 2)
-        self.assertEqual(done.stdout, "'mpirun' '-n' '2' 'tandem' 'train' 'spec.yaml'\n")
+        self.assertEqual(done.stdout, "'mpirun' '--bind-to' 'none' '-n' '2' 'tandem' 'train' 'spec.yaml'\n")
+        done = tandem("launch", "local", "spec.yaml", "--token-file", "/run/token")
+        self.assertEqual(done.stdout, "'env' 'HF_TOKEN_PATH=/run/token' 'tandem' 'train' 'spec.yaml'\n")
 
 
 if __name__ == "__main__":

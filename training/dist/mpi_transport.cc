@@ -73,7 +73,11 @@ std::vector<fs::path> MpiPluginPaths() {
     return {given};
   }
   std::error_code unknown;
-  const fs::path dir = fs::read_symlink("/proc/self/exe", unknown).parent_path();
+  return MpiPluginPathsOf(fs::read_symlink("/proc/self/exe", unknown));
+}
+
+std::vector<fs::path> MpiPluginPathsOf(const fs::path& program) {
+  const fs::path dir = program.parent_path();
   return {dir / "tandem_mpi.so", dir.parent_path() / "lib" / "tandem" / "tandem_mpi.so"};
 }
 

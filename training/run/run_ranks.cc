@@ -24,7 +24,7 @@ void CheckSameStart(Collectives& ranks, const TrainSpec& spec) {
       ranks,
       {{"the program", ShortHash(program->bytes()), "start the same file on all hosts"},
        {"the instruction set", std::string(engine::Kernels().key),
-        "arithmetic differs between them: use equal hosts, or set TANDEM_KERNELS to the lesser "
+        "arithmetic differs between them: use equal hosts, or set TANDEM_FORCE_ISA to the lesser "
         "one"},
        {"the spec", ShortHash(std::as_bytes(std::span(text))), "give all ranks the same spec"}});
 }

@@ -27,6 +27,7 @@
 #include "server/launch/launch_plan.h"
 #include "server/launch/shell_words.h"
 #include "server/launch/tool.h"
+#include "training/dist/mpi_transport.h"
 
 namespace tandem::server {
 namespace {
@@ -76,7 +77,7 @@ std::string HashOfProgram() {
 }
 
 HostProbe OwnProbe() {
-  return {VersionLine(), HashOfProgram(), std::string(engine::Kernels().isa)};
+  return {VersionLine(), HashOfProgram(), std::string(engine::Kernels().key)};
 }
 
 // Replaces this process, so that signals and the exit code are the launcher's.
@@ -112,10 +113,20 @@ int PrintOrSubmit(const LaunchFlags& flags, const std::string& text,
 
 int LaunchLocal(const LaunchFlags& flags) {
   CheckLaunchPlan(flags.plan);
-  if (flags.submit && !flags.plan.token_file.empty()) {
-    ::setenv("HF_TOKEN_PATH", flags.plan.token_file.c_str(), 1);
+  return PrintOrBecome(flags, LocalWords(flags.plan));
+}
+
+// The program, the plug-in that it loads for MPI, and the spec.
+std::vector<std::string> FilesToCopy(const LaunchPlan& plan) {
+  std::vector<std::string> files = {plan.program};
+  for (const fs::path& plugin : training::MpiPluginPathsOf(plan.program)) {
+    if (fs::is_regular_file(plugin)) {
+      files.push_back(plugin);
+      break;  // the program takes the first one
+    }
   }
-  return PrintOrBecome(flags, MpirunWords(flags.plan, {}));
+  files.push_back(plan.spec);
+  return files;
 }
 
 int LaunchSsh(LaunchFlags flags) {
@@ -131,7 +142,7 @@ int LaunchSsh(LaunchFlags flags) {
   flags.plan.dir = fs::absolute(flags.plan.dir).lexically_normal();
   CheckLaunchPlan(flags.plan);
   if (flags.submit) {
-    if (flags.copy) CopyToHosts(hosts, {flags.plan.program, flags.plan.spec});
+    if (flags.copy) CopyToHosts(hosts, FilesToCopy(flags.plan));
     CheckHosts(hosts, flags.plan.program, OwnProbe());
   }
   return PrintOrBecome(flags, MpirunWords(flags.plan, hosts));
@@ -161,12 +172,14 @@ int LaunchKubernetes(LaunchFlags flags) {
   return PrintOrSubmit(flags, LaunchManifest(flags.plan, flags.manifest), kubectl);
 }
 
-void AddRunFlags(CLI::App& verb, LaunchFlags& flags, bool needs_spec) {
+// `program`: the default in words.
+void AddRunFlags(CLI::App& verb, LaunchFlags& flags, bool needs_spec, const char* program) {
   auto* spec = verb.add_option("spec", flags.plan.spec, "training spec, as the machines find it");
   if (needs_spec) spec->required();
   verb.add_option("overrides", flags.plan.overrides, "key=value words that override the spec");
   verb.add_option("--program", flags.plan.program, "this program on the machines")
-      ->type_name("PATH");
+      ->type_name("PATH")
+      ->default_str(program);
   verb.add_option("--token-file", flags.plan.token_file,
                   "file on the machines with the hub's token")
       ->type_name("FILE");
@@ -188,9 +201,12 @@ void AddKubernetesFlags(CLI::App& verb, LaunchFlags& flags) {
   verb.add_option("--image,--docker-image", flags.manifest.image, "image of the trainer")
       ->type_name("IMAGE")
       ->required();
-  verb.add_option("--name,--workload", flags.plan.name, "name of the object")->type_name("NAME");
-  verb.add_option("--nodes,--num-slices", flags.plan.nodes, "worker pods");
-  verb.add_option("--ranks-per-node", flags.plan.ranks_per_node, "processes of a pod");
+  verb.add_option("--name,--workload", flags.plan.name, "name of the object")
+      ->type_name("NAME")
+      ->capture_default_str();
+  verb.add_option("--nodes,--num-slices", flags.plan.nodes, "worker pods")->capture_default_str();
+  verb.add_option("--ranks-per-node", flags.plan.ranks_per_node, "processes of a pod")
+      ->capture_default_str();
   verb.add_option("--namespace", flags.manifest.name_space, "namespace of the object")
       ->type_name("NAME");
   verb.add_option("--queue", flags.manifest.queue, "queue of Kueue, which starts the object")
@@ -228,28 +244,36 @@ void AddLaunch(CLI::App& command, int& exit_code) {
   CLI::App& local = AddTarget(
       command, "local", "run a training spec on the processes of this machine", flags,
       [](LaunchFlags now) { return LaunchLocal(now); }, exit_code);
-  AddRunFlags(local, *flags, true);
-  local.add_option("--ranks", flags->plan.ranks_per_node, "processes");
+  AddRunFlags(local, *flags, true, "tandem");
+  local.add_option("--ranks", flags->plan.ranks_per_node, "processes")->capture_default_str();
 
   CLI::App& ssh = AddTarget(command, "ssh", "run a training spec on hosts that ssh reaches", flags,
                             LaunchSsh, exit_code);
-  AddRunFlags(ssh, *flags, true);
+  AddRunFlags(ssh, *flags, true, "the path of this program");
   ssh.add_option("--hosts", flags->hosts, "file with a host per line, or names with commas")
       ->required()
       ->type_name("FILE");
-  ssh.add_option("--ranks-per-node", flags->plan.ranks_per_node, "processes of a host");
+  ssh.add_option("--ranks-per-node", flags->plan.ranks_per_node, "processes of a host")
+      ->capture_default_str();
   ssh.add_option("--dir", flags->plan.dir, "directory here for the output of each rank")
-      ->type_name("DIR");
-  ssh.add_flag("--sync", flags->copy, "copy the program and the spec to the hosts first");
+      ->type_name("DIR")
+      ->default_str("the working directory");
+  ssh.add_flag("--sync", flags->copy,
+               "copy the program, its plug-in for MPI and the spec to the hosts first");
 
   CLI::App& slurm = AddTarget(
       command, "slurm", "write or submit a batch script of Slurm", flags,
       [](LaunchFlags now) { return LaunchSlurm(now); }, exit_code);
-  AddRunFlags(slurm, *flags, true);
-  slurm.add_option("--name", flags->plan.name, "name of the job")->type_name("NAME");
-  slurm.add_option("--nodes", flags->plan.nodes, "machines");
-  slurm.add_option("--ranks-per-node", flags->plan.ranks_per_node, "processes of a machine");
-  slurm.add_option("--dir", flags->plan.dir, "directory of the job's log")->type_name("DIR");
+  AddRunFlags(slurm, *flags, true, "tandem");
+  slurm.add_option("--name", flags->plan.name, "name of the job")
+      ->type_name("NAME")
+      ->capture_default_str();
+  slurm.add_option("--nodes", flags->plan.nodes, "machines")->capture_default_str();
+  slurm.add_option("--ranks-per-node", flags->plan.ranks_per_node, "processes of a machine")
+      ->capture_default_str();
+  slurm.add_option("--dir", flags->plan.dir, "directory of the job's log")
+      ->type_name("DIR")
+      ->default_str("the working directory");
   slurm
       .add_option("--option", flags->options,
                   "option of sbatch, such as --option=--partition=long; repeatable")
@@ -257,7 +281,7 @@ void AddLaunch(CLI::App& command, int& exit_code) {
 
   CLI::App& kubernetes = AddTarget(command, "k8s", "write or submit an object of Kubernetes", flags,
                                    LaunchKubernetes, exit_code);
-  AddRunFlags(kubernetes, *flags, false);
+  AddRunFlags(kubernetes, *flags, false, "/usr/bin/tandem");
   AddKubernetesFlags(kubernetes, *flags);
 
   CLI::App& probe = *command.add_subcommand(

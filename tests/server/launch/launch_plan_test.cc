@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/base/error.h"
@@ -27,6 +28,11 @@ LaunchPlan PlanOf(int64_t nodes, int64_t ranks) {
   return plan;
 }
 
+std::string WordAfter(const std::vector<std::string>& words, const std::string& name) {
+  const auto at = std::find(words.begin(), words.end(), name);
+  return at == words.end() || at + 1 == words.end() ? "" : at[1];
+}
+
 std::string FaultOfPlan(const LaunchPlan& plan) {
   try {
     CheckLaunchPlan(plan);
@@ -40,19 +46,45 @@ TEST(LaunchPlan, OneRankNeedsNoLauncher) {
   EXPECT_EQ(MpirunWords(PlanOf(1, 1), {}),
             (std::vector<std::string>{"tandem", "train", "/data/my spec.yaml", "steps=10",
                                       "prompt=it's $(id) `id`"}));
-  EXPECT_EQ(MpirunWords(PlanOf(1, 4), {})[2], "4");
+  EXPECT_EQ(WordAfter(MpirunWords(PlanOf(1, 4), {}), "-n"), "4");
   const std::vector<std::string> hosts = MpirunWords(PlanOf(2, 3), {"a", "b"});
-  EXPECT_EQ(hosts[2], "6");
-  EXPECT_EQ(hosts[4], "a:3,b:3");
+  EXPECT_EQ(WordAfter(hosts, "-n"), "6");
+  EXPECT_EQ(WordAfter(hosts, "--host"), "a:3,b:3");
+}
+
+// Open MPI binds each of two ranks to one core, where all of its threads would run.
+TEST(LaunchPlan, RanksAreNotBoundToACore) {
+  EXPECT_EQ(WordAfter(MpirunWords(PlanOf(1, 2), {}), "--bind-to"), "none");
+  EXPECT_EQ(WordAfter(MpirunWords(PlanOf(2, 1), {"a", "b"}), "--bind-to"), "none");
+}
+
+TEST(LaunchPlan, TheTokenFileReachesOneRankToo) {
+  LaunchPlan plan = PlanOf(1, 1);
+  plan.token_file = "/run/secrets/token";
+  const std::vector<std::string> one = LocalWords(plan);
+  EXPECT_EQ(one[0], "env");
+  EXPECT_EQ(one[1], "HF_TOKEN_PATH=/run/secrets/token");
+  EXPECT_EQ(one[2], "tandem");
+  plan.ranks_per_node = 2;
+  EXPECT_EQ(WordAfter(LocalWords(plan), "-x"), "HF_TOKEN_PATH=/run/secrets/token");
 }
 
 TEST(LaunchPlan, TokensOptionsAndNamesThatNoLauncherCarriesAreRefused) {
   LaunchPlan plan = PlanOf(1, 1);
-  const std::string token = std::string("hf_") + "secretsecret";
-  for (const std::string& word : {std::string("hf_access_token=x"), "token=" + token, token}) {
+  const std::string token = std::string("hf_") + "secretsecretsecretse";
+  const std::string aws = std::string("AKIA") + "SECRETSECRETSECR";
+  for (const std::string& word :
+       {std::string("hf_access_token=x"), "token=" + token, token, "key=" + aws,
+        "api=" + std::string("sk-") + "secretsecretsecretsecret",
+        std::string("data=s3://user:") + "secretsecret@host/x"}) {
     plan.overrides = {word};
     EXPECT_NE(FaultOfPlan(plan).find("--token-file"), std::string::npos) << word;
     EXPECT_EQ(FaultOfPlan(plan).find("secretsecret"), std::string::npos);
+  }
+  for (const char* word : {"hf_path=parquet", "hf_train_files=/data/a.parquet", "eos_token=<eos>",
+                           "base_output_directory=s3://bucket/run", "tokenizer_path=/data/hf_x"}) {
+    plan.overrides = {word};
+    EXPECT_EQ(FaultOfPlan(plan), "") << word;
   }
   for (const char* word : {"-x=1", "a\nb=1", "", "word"}) {
     plan.overrides = {word};
@@ -77,6 +109,7 @@ TEST(SbatchScript, IsAShellScriptWhoseWordsStayWords) {
   for (const int code : {0, 75, 1}) {
     WriteScript(dir / "srun", {"printf '%s\\n' \"$@\"", "exit " + std::to_string(code)});
     WriteScript(dir / "scontrol", {"echo scontrol $*"});
+    WriteScript(dir / "squeue", {"echo RUNNING"});
     const std::string path = "PATH='" + (dir / "").string() + "':$PATH; SLURM_JOB_ID=7; ";
     const ToolResult done = RunTool({"sh", "-c", path + script});
     EXPECT_EQ(done.code, code);
@@ -93,6 +126,7 @@ TEST(SbatchScript, ATermSignalReachesTheRanksAndQueuesTheJobAgain) {
                              "kill -TERM $PPID", "while :; do sleep 0.01; done"});
   WriteScript(dir / "scancel",
               {"echo scancel $*", "kill -TERM $(cat \"$(dirname \"$0\")/ranks\")"});
+  WriteScript(dir / "squeue", {"echo RUNNING"});
   WriteScript(dir / "scontrol", {"echo scontrol $*"});
   WriteFile(dir / "script", SbatchScript(PlanOf(1, 1), {}));
   const ToolResult done = RunTool({"env", "PATH=" + (dir / "").string() + ":" + ::getenv("PATH"),
@@ -105,6 +139,7 @@ TEST(SbatchScript, ATermSignalReachesTheRanksAndQueuesTheJobAgain) {
 TEST(SbatchScript, KilledRanksQueueTheJobAgainALimitedNumberOfTimes) {
   const TemporaryDir dir;
   WriteScript(dir / "srun", {"exit 137"});
+  WriteScript(dir / "squeue", {"echo RUNNING"});
   WriteScript(dir / "scontrol", {"echo scontrol $*"});
   WriteFile(dir / "script", SbatchScript(PlanOf(1, 1), {}));
   const auto run = [&](const char* restarts) {
@@ -117,6 +152,40 @@ TEST(SbatchScript, KilledRanksQueueTheJobAgainALimitedNumberOfTimes) {
   EXPECT_EQ(run("9").out, "scontrol requeue 7\n");
   EXPECT_EQ(run("10").out, "");
   EXPECT_EQ(run("10").code, 137);
+}
+
+// A job that its owner has cancelled ends its ranks in the same way.
+TEST(SbatchScript, ACancelledJobIsNotQueuedAgain) {
+  const TemporaryDir dir;
+  WriteScript(dir / "scontrol", {"echo scontrol $*"});
+  WriteFile(dir / "script", SbatchScript(PlanOf(1, 1), {}));
+  for (const char* code : {"75", "137"}) {
+    for (const char* squeue :
+         {"[ \"$*\" = '--noheader --jobs=7 --format=%T' ] && echo COMPLETING", "exit 1", ":"}) {
+      WriteScript(dir / "srun", {std::string("exit ") + code});
+      WriteScript(dir / "squeue", {squeue});
+      const ToolResult done =
+          RunTool({"env", "PATH=" + (dir / "").string() + ":" + ::getenv("PATH"), "SLURM_JOB_ID=7",
+                   "sh", (dir / "script").string()});
+      EXPECT_EQ(done.out, "") << code << squeue;
+      EXPECT_EQ(done.code, std::stoi(code));
+    }
+  }
+}
+
+TEST(SbatchScript, SrunGetsTheProcessorsOfATask) {
+  const TemporaryDir dir;
+  WriteScript(dir / "srun", {"echo \"cpus ${SRUN_CPUS_PER_TASK-unset}\""});
+  WriteFile(dir / "script", SbatchScript(PlanOf(1, 1), {"--cpus-per-task=8"}));
+  const auto run = [&](const char* cpus) {
+    return RunTool({"env", "-u", "SRUN_CPUS_PER_TASK",
+                    "PATH=" + (dir / "").string() + ":" + ::getenv("PATH"), "SLURM_JOB_ID=7", cpus,
+                    "sh", (dir / "script").string()})
+        .out;
+  };
+
+  EXPECT_EQ(run("SLURM_CPUS_PER_TASK=8"), "cpus 8\n");
+  EXPECT_EQ(run("OTHER=8"), "cpus unset\n");
 }
 
 TEST(SbatchScript, OptionsCannotAddLines) {
@@ -160,16 +229,16 @@ TEST(Hosts, ACopyReplacesAFileByARename) {
   EXPECT_EQ(fault, "could not copy " + file + " to down: no route");
 }
 
-TEST(Hosts, ADifferentProgramOrIsaIsNamed) {
+TEST(Hosts, ADifferentProgramOrKernelIsNamed) {
   const TemporaryDir dir;
   const std::string old_path = ::getenv("PATH");
   ::setenv("PATH", ((dir / "").string() + ":" + old_path).c_str(), 1);
   // The fifth word is the host, the seventh the remote command.
-  WriteScript(dir / "ssh",
-              {"[ \"$7\" = \"'/opt/my tandem' launch probe\" ] || exit 9", "case $5 in",
-               "  down) echo 'no route' >&2; exit 255;;", "  old) isa=avx2;;", "  *) isa=avx512;;",
-               "esac", R"(printf '{"version":"1","sha256":"aa","isa":"%s"}' $isa)"});
-  const HostProbe own = {"1", "aa", "avx512"};
+  WriteScript(dir / "ssh", {"[ \"$7\" = \"'/opt/my tandem' launch probe\" ] || exit 9",
+                            "case $5 in", "  down) echo 'no route' >&2; exit 255;;",
+                            "  old) kernels=avx512;;", "  *) kernels=avx512+bf16+vnni;;", "esac",
+                            R"(printf '{"version":"1","sha256":"aa","kernels":"%s"}' $kernels)"});
+  const HostProbe own = {"1", "aa", "avx512+bf16+vnni"};
 
   EXPECT_NO_THROW(CheckHosts({"a", "b"}, "/opt/my tandem", own));
   std::string fault;
@@ -180,7 +249,8 @@ TEST(Hosts, ADifferentProgramOrIsaIsNamed) {
   }
   ::setenv("PATH", old_path.c_str(), 1);
   EXPECT_EQ(fault,
-            "old: isa is 'avx2' and not avx512\ndown: could not run /opt/my tandem: no route");
+            "old: kernels is 'avx512' and not avx512+bf16+vnni\n"
+            "down: could not run /opt/my tandem: no route");
 }
 
 TEST(XpkCommand, TheWordsOfTheSeedBecomeOverrides) {
@@ -196,16 +266,76 @@ TEST(XpkCommand, TheWordsOfTheSeedBecomeOverrides) {
                                       "train_data_columns=['messages']", "steps=1000"}));
 
   LaunchPlan own;
-  ReadXpkCommand("tandem train spec.yaml steps=2", own);
+  ReadXpkCommand("/opt/tandem train spec.yaml steps=2", own);
   EXPECT_EQ(own.spec, "spec.yaml");
+  EXPECT_EQ(own.program, "/opt/tandem");
 
-  for (const char* bad : {"JAX_PLATFORMS=proxy python3 -m MaxText.sft.sft_trainer c.yml",
-                          "tandem train s.yaml enable_single_controller=True",
-                          "tandem train s.yaml; id", "tandem train s.yaml x=$HOME", "bash -c id",
-                          "tandem train 's", "python3 -m MaxText.sft.sft_trainer c.yml"}) {
+  for (const char* bad :
+       {"JAX_PLATFORMS=proxy python3 -m MaxText.sft.sft_trainer c.yml",
+        "tandem train s.yaml enable_single_controller=True", "tandem train s.yaml; id",
+        "tandem train s.yaml x=$HOME", "bash -c id", "tandem train 's",
+        "tandem train s.yaml x=\"$HOME\"", "tandem train s.yaml x=\\", "nottandem train s.yaml x=1",
+        "python3 -m MaxText.sft.sft_trainer c.yml"}) {
     LaunchPlan none;
     EXPECT_THROW(ReadXpkCommand(bad, none), Error) << bad;
   }
+}
+
+TEST(XpkCommand, ABackslashEscapesAsInAShell) {
+  LaunchPlan plan;
+  ReadXpkCommand("tandem train my\\ spec.yaml \\\n a=\"say \\\"hi\\\" \\$5 \\n\" b='\\n' c=\\'d",
+                 plan);
+  EXPECT_EQ(plan.spec, "my spec.yaml");
+  EXPECT_EQ(plan.overrides, (std::vector<std::string>{"a=say \"hi\" $5 \\n", "b=\\n", "c='d"}));
+}
+
+TEST(XpkCommand, ModulesThatDoNotTrainAreRefused) {
+  for (const char* module : {"MaxText.decode", "MaxText.train_compile", "MaxText.rl.train_rl"}) {
+    LaunchPlan plan;
+    plan.spec = "sft.yaml";
+    ExpectError(ErrorCode::kInvalidArgument, {module, "MaxText.sft.sft_trainer"}, [&] {
+      ReadXpkCommand(std::string("python3 -m ") + module + " base.yml steps=1", plan);
+    });
+  }
+}
+
+TEST(XpkCommand, TwoSpecsAreRefused) {
+  LaunchPlan plan;
+  plan.spec = "a.yaml";
+  ExpectError(ErrorCode::kInvalidArgument, {"a.yaml", "b.yaml"},
+              [&] { ReadXpkCommand("tandem train b.yaml steps=1", plan); });
+  EXPECT_NO_THROW(ReadXpkCommand("tandem train a.yaml steps=1", plan));
+}
+
+std::vector<std::string> CommandOf(const Json& mpi_job) {
+  return mpi_job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+                ["command"];
+}
+
+// sshd starts the ranks of an MPIJob, and it passes no variable of the container on.
+TEST(LaunchManifest, TheRanksGetTheTokenOfASecret) {
+  LaunchPlan plan = PlanOf(2, 1);
+  plan.overrides = {"steps=10"};
+  ManifestOptions options;
+  options.image = "registry/trainer:1";
+  options.token_secret = "huggingface-token";
+  EXPECT_EQ(WordAfter(CommandOf(Json::parse(LaunchManifest(plan, options))), "-x"),
+            "HF_TOKEN_PATH=/run/secrets/huggingface/token");
+}
+
+TEST(LaunchManifest, AJobEndsAtAnExitThatIsFinal) {
+  LaunchPlan plan = PlanOf(1, 1);
+  plan.overrides = {"steps=10"};
+  ManifestOptions options;
+  options.kind = ManifestKind::kJob;
+  options.image = "registry/trainer:1";
+  const Json rules =
+      Json::parse(LaunchManifest(plan, options))["spec"]["podFailurePolicy"]["rules"];
+  ASSERT_EQ(rules.size(), 3u);
+  EXPECT_EQ(rules[0]["action"], "Ignore");
+  EXPECT_EQ(rules[2]["action"], "FailJob");
+  EXPECT_EQ(rules[2]["onExitCodes"]["operator"], "NotIn");
+  EXPECT_EQ(rules[2]["onExitCodes"]["values"], Json({75, 137, 143}));
 }
 
 TEST(LaunchManifest, KindsWithoutALauncherHaveOneNode) {
@@ -217,9 +347,7 @@ TEST(LaunchManifest, KindsWithoutALauncherHaveOneNode) {
   options.kind = ManifestKind::kMpiJob;
   const Json mpi = Json::parse(LaunchManifest(plan, options));
   EXPECT_EQ(mpi["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"], 2);
-  EXPECT_EQ(
-      mpi["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]["command"][2],
-      "4");
+  EXPECT_EQ(WordAfter(CommandOf(mpi), "-n"), "4");
   options.kind = ManifestKind::kJobSet;
   EXPECT_THROW(LaunchManifest(plan, options), Error);
   plan.overrides = {"x=$(TOKEN)"};
