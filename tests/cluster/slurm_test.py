@@ -64,6 +64,7 @@ class SlurmJobs(JobCase):
         first = self.the_one_in_slurm(job_id)
         for pid in self.job_processes(job_id):
             os.kill(pid, signal.SIGKILL)
+        self.wait_until("another run", lambda: self.log(job_id).count("submitted to Slurm as ") == 2)
         self.wait_for_steps(job_id, 6)
         second = self.the_one_in_slurm(job_id)
         self.assertNotEqual(second, first)
@@ -164,6 +165,14 @@ class SlurmRanks(ClusterCase):
         # As before a time limit: the batch script gets SIGTERM and asks for a requeue with exit code 75.
         self.slurm.tool("scancel", "--batch", "--signal=TERM", number)
         self.expect_two_starts_and_the_bits_of_one_process("signalled", number)
+
+    def test_a_cancelled_job_is_not_requeued(self):
+        number = self.launch("cancelled", "steps=100000")
+        self.wait_until("some steps", lambda: len(self.losses("cancelled")) > 2)
+        self.slurm.tool("scancel", number)
+        self.wait_until("an empty queue", lambda: not self.slurm.queue())
+        self.assertEqual(self.slurm.state(number), "CANCELLED")
+        self.assertIn("Restarts=0 ", self.slurm.tool("scontrol", "show", "job", number))
 
     def test_the_death_of_a_rank_requeues_the_job(self):
         number = self.launch("killed", "world_invariant=2")
