@@ -244,6 +244,15 @@ int64_t DefaultContext(const ModelConfig& config) {
   return rope.kind == RopeKind::kLong ? rope.original_max_positions : config.max_context_len;
 }
 
+// Names the choice among rope frequencies that depends on the longest text: LongRoPE's long factors
+// change the keys of short texts, too.
+std::string RopeChoice(const ModelConfig& config, int64_t max_context_len) {
+  const RopeScaling& rope = config.rope_scaling;
+  const bool is_long =
+      rope.kind == RopeKind::kLong && max_context_len > rope.original_max_positions;
+  return is_long ? "\nlong factors" : "";
+}
+
 }  // namespace
 
 ModelOutline OutlineModel(const ModelDir& dir, const LoadOptions& options) {
@@ -326,7 +335,8 @@ std::shared_ptr<const Model> Model::Load(const ModelDir& dir, ModelOutline outli
   identity.Update(std::string(kArithmeticVersion) + "\n" +
                   std::string(ArithmeticOf(ops.kernels())) + "\n" + types.name + "\n" +
                   model->content_hash_ + "\n" +
-                  model->family_->write_config(model->config_).dump());
+                  model->family_->write_config(model->config_).dump() +
+                  RopeChoice(model->config_, outline.max_context_len));
   model->fingerprint_ = ToHex(identity.Finish()).substr(0, 32);
 
   const std::string tensor_hash = dir.TensorHash(memo_dir, keep_alive);

@@ -153,6 +153,35 @@ TEST_P(PrefixDirTest, PrefixesSpillToDiskUnderPressure) {
 INSTANTIATE_TEST_SUITE_P(Families, PrefixDirTest, testing::Values("llama", "gemma2", "llama4"),
                          [](const auto& which) { return which.param; });
 
+// The longest text selects LongRoPE's factors, which change the keys of every text.
+TEST(PrefixDirOfLongRope, OtherFactorsComputeTheirOwnKeys) {
+  const tests::TemporaryDir dir;
+  bench::RandomModelSpec spec;
+  spec.config = bench::TinyModelConfig("phi3");
+  spec.config.rope_scaling.original_max_positions = 200;
+  spec.with_tokenizer = true;
+  bench::WriteRandomModel(spec, dir.path() / "model");
+  GenerationRequest request;
+  for (int i = 0; i < 100; ++i) request.prompt.push_back(7 * i % 250);
+  request.stop.max_new_tokens = 4;
+  request.stop.ignore_end_tokens = true;
+  request.top_logprobs = 1;
+  EngineOptions options;
+  options.threads = 1;
+  options.max_seqs = 2;
+  const auto run = [&](int64_t longest, const char* prefixes) {
+    options.max_model_len = longest;
+    options.prefix_dir = dir.path() / prefixes;
+    Engine engine(OpenModel(ModelDir::Open(dir.path() / "model"), options, ""), options);
+    return tests::Run(engine, request);
+  };
+  const tests::Answer of_long = run(256, "a");
+  run(200, "b");
+  const tests::Answer after_short = run(256, "b");
+  EXPECT_EQ(after_short.only().finished->usage.cached_tokens, 0);
+  EXPECT_EQ(Bits(of_long), Bits(after_short));
+}
+
 class PrefixDirOfStatesTest : public PrefixDirTest {};
 
 TEST_P(PrefixDirOfStatesTest, ModelsWithRecurrentLayersDoWithout) {

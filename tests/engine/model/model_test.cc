@@ -244,6 +244,19 @@ TEST_F(ModelLoad, FingerprintNamesWeightsDTypeConfigAndArithmetic) {
   }
 }
 
+TEST_F(ModelLoad, FingerprintNamesTheFactorsOfLongRope) {
+  ModelConfig config = bench::TinyModelConfig("phi3");
+  config.rope_scaling.original_max_positions = 128;
+  const fs::path model = WriteTiny("m", {.config = config});
+  const auto of = [&](int64_t context) {
+    return Load(model, {.max_context_len = context})->fingerprint();
+  };
+  EXPECT_EQ(of(128), of(64));
+  EXPECT_EQ(of(256), of(129));
+  EXPECT_NE(of(256), of(128));
+  EXPECT_EQ(of(128), Load(model)->fingerprint());
+}
+
 TEST_F(ModelLoad, ContextCanBeLoweredButNotRaised) {
   const fs::path model = WriteTiny("m", {.config = bench::TinyLlamaConfig()});
 
