@@ -111,7 +111,9 @@ void EngineLoop::ProposeDrafts(std::span<const Sampled> drawn) {
       Active* const active = Find(who.request);
       if (active == nullptr) continue;
       Sequence& sequence = *scheduler_->Choices(who.request)[static_cast<size_t>(who.choice)];
-      if (!sequence.live()) continue;
+      // Further choices of a new prompt may not have a place yet. They compute no guess, and the
+      // draft model has rows for running sequences only.
+      if (sequence.phase != SequencePhase::kRunning) continue;
       Choice& choice = active->choices[static_cast<size_t>(who.choice)];
       if (who.n_draft > 0 && choice.guessed_by_model) {
         choice.guess_length.Observe(who.n_draft, sequence.n_draft_accepted);

@@ -163,6 +163,27 @@ TEST_P(S2DraftModelOfLlama, EveryFreeGuessOfTheSameModelIsRight) {
   }
 }
 
+// The prompt is cached but for one token, so the step that draws the first token of every choice
+// has no prompt. All but one of the choices have no place yet.
+TEST_P(S2DraftModelOfLlama, ManyChoicesOfACachedPromptChangeNoBit) {
+  GenerationRequest many;
+  for (int p = 0; p < 33; ++p) many.prompt.push_back(20 + p);
+  many.n = 12;
+  many.stop.max_new_tokens = 10;
+  many.stop.ignore_end_tokens = true;
+  many.sampling.temperature = 0.9f;
+  many.sampling.seed = 4;
+  GenerationRequest first = many;
+  first.n = 1;
+  const std::vector<GenerationRequest> requests = {first, many};
+  const std::vector<Answer> alone = AnswersAlone(requests);
+  AttachDraft(model_, "model", model_, "model");
+  options_.looks_up = false;
+  const EngineStats stats = ExpectSame(requests, alone, false);
+  EXPECT_GT(stats.prefix_hit_tokens_total, 0);
+  EXPECT_GT(stats.draft_passes_total, 0);
+}
+
 // Paddings of a vocabulary differ between the sizes of one family.
 TEST_P(S2DraftModelOfLlama, TheNumbersOfLogitsMayDiffer) {
   const std::vector<GenerationRequest> requests = MixedRequests();
