@@ -8,7 +8,8 @@
 namespace tandem::engine {
 
 // Where blocks of cached prefixes live beyond the KV cache. A key and a table name a block's
-// content, as in PrefixIndex. Engine thread only; no method throws.
+// content, as in PrefixIndex. Engine thread only. Methods throw std::bad_alloc only, and a caller
+// may treat that as a block that is not there.
 class PrefixArchive {
  public:
   virtual ~PrefixArchive() = default;
@@ -18,7 +19,7 @@ class PrefixArchive {
   // Copies the content of `block` and keeps it if it can. Does nothing for what it has.
   virtual void Save(const Sha256Digest& key, size_t table, BlockId block) = 0;
   // Fills `block`. False: the content is not usable, `block` may hold anything, and Has is false
-  // from now on.
+  // until a later time or another Save.
   virtual bool Load(const Sha256Digest& key, size_t table, BlockId block) = 0;
 };
 

@@ -58,26 +58,38 @@ void PrefixIndex::Advance(std::span<const TokenId> tokens, std::string_view vari
 
 std::vector<Sha256Digest> PrefixIndex::Keys(std::span<const TokenId> tokens,
                                             std::string_view variant) const {
-  return KeysOf(tokens, variant, [&](const Sha256Digest& key, size_t table) {
-    return block_of_[table].contains(key);
-  });
+  std::vector<Sha256Digest> known;
+  return Keys(tokens, variant, known);
+}
+
+std::vector<Sha256Digest> PrefixIndex::Keys(std::span<const TokenId> tokens,
+                                            std::string_view variant,
+                                            std::vector<Sha256Digest>& known) const {
+  return KeysOf(
+      tokens, variant,
+      [&](const Sha256Digest& key, size_t table) { return block_of_[table].contains(key); }, known);
 }
 
 std::vector<Sha256Digest> PrefixIndex::KeysOf(std::span<const TokenId> tokens,
-                                              std::string_view variant, const Has& has) const {
-  std::vector<Sha256Digest> keys;
-  if (tokens.empty()) return keys;
+                                              std::string_view variant, const Has& has,
+                                              std::vector<Sha256Digest>& known) const {
+  if (tokens.empty()) return {};
   // One token stays uncached, because the caller needs its logits.
   const size_t n_blocks = (tokens.size() - 1) / static_cast<size_t>(kTokensPerBlock);
-  Sha256Digest key = Root(variant);
-  for (size_t i = 0; i < n_blocks; ++i) {
-    key = ChainKey(key, BlockTokens(tokens, i));
+  const auto has_block = [&](const Sha256Digest& key) {
     for (size_t table = 0; table < windows_.size(); ++table) {
-      if (windows_[table].keeps_all() && !has(key, table)) return keys;
+      if (windows_[table].keeps_all() && !has(key, table)) return false;
     }
-    keys.push_back(key);
+    return true;
+  };
+  size_t n = 0;
+  for (; n < n_blocks; ++n) {
+    if (n == known.size()) {
+      known.push_back(ChainKey(n == 0 ? Root(variant) : known.back(), BlockTokens(tokens, n)));
+    }
+    if (!has_block(known[n])) break;
   }
-  return keys;
+  return {known.begin(), known.begin() + static_cast<std::ptrdiff_t>(n)};
 }
 
 int64_t PrefixIndex::Longest(std::span<const Sha256Digest> keys) const {
@@ -103,23 +115,28 @@ int64_t PrefixIndex::LongestOf(std::span<const Sha256Digest> keys, const Has& ha
   return n;
 }
 
-std::vector<PrefixIndex::Lack> PrefixIndex::Lacks(std::span<const TokenId> tokens,
-                                                  std::string_view variant,
-                                                  const Has& is_elsewhere) const {
+PrefixIndex::Needs PrefixIndex::NeedsOf(std::span<const TokenId> tokens, std::string_view variant,
+                                        const Has& is_elsewhere,
+                                        std::vector<Sha256Digest>& known) const {
   const Has has = [&](const Sha256Digest& key, size_t table) {
     return block_of_[table].contains(key) || is_elsewhere(key, table);
   };
-  const std::vector<Sha256Digest> keys = KeysOf(tokens, variant, has);
+  const std::vector<Sha256Digest> keys = KeysOf(tokens, variant, has, known);
   const int64_t n = LongestOf(keys, has);
-  std::vector<Lack> lacks;
+  Needs needs;
   for (int64_t i = 0; i < n; ++i) {
     const Sha256Digest& key = keys[static_cast<size_t>(i)];
     for (size_t table = 0; table < windows_.size(); ++table) {
       if (i < FirstVisibleBlock(windows_[table], n * kTokensPerBlock)) continue;
-      if (!block_of_[table].contains(key)) lacks.push_back({key, table});
+      const auto found = block_of_[table].find(key);
+      if (found == block_of_[table].end()) {
+        needs.lacks.push_back({key, table});
+      } else {
+        needs.present.push_back(found->second);
+      }
     }
   }
-  return lacks;
+  return needs;
 }
 
 std::optional<PrefixIndex::Lack> PrefixIndex::NameOf(BlockId block) const {

@@ -41,16 +41,24 @@ class PrefixIndex {
   // Keys of the full blocks of `tokens` that a match may contain, leaving at least one token to
   // compute.
   std::vector<Sha256Digest> Keys(std::span<const TokenId> tokens, std::string_view variant) const;
+  // The same. `known` has keys of the first blocks of these tokens and gets those that are computed
+  // now, so that a prompt that waits is hashed once.
+  std::vector<Sha256Digest> Keys(std::span<const TokenId> tokens, std::string_view variant,
+                                 std::vector<Sha256Digest>& known) const;
   // A block of a prefix that is not in the index.
   struct Lack {
     Sha256Digest key;
     size_t table;
   };
-  // The blocks to add, in order, for the longest match of blocks that are in the index or
-  // elsewhere.
-  std::vector<Lack> Lacks(
-      std::span<const TokenId> tokens, std::string_view variant,
-      const std::function<bool(const Sha256Digest& key, size_t table)>& is_elsewhere) const;
+  // The blocks of the longest match of blocks that are in the index or elsewhere.
+  struct Needs {
+    std::vector<Lack> lacks;       // to add, in order
+    std::vector<BlockId> present;  // in the index; adding the others must not reuse them
+  };
+  // `known`: as in Keys.
+  Needs NeedsOf(std::span<const TokenId> tokens, std::string_view variant,
+                const std::function<bool(const Sha256Digest& key, size_t table)>& is_elsewhere,
+                std::vector<Sha256Digest>& known) const;
   // The most first keys whose prefix has all blocks that it needs.
   int64_t Longest(std::span<const Sha256Digest> keys) const;
   // The blocks of that prefix, by table; those that it does not need are kNoBlock. Takes no
@@ -78,7 +86,7 @@ class PrefixIndex {
   using Has = std::function<bool(const Sha256Digest& key, size_t table)>;
   Sha256Digest Root(std::string_view variant) const;
   std::vector<Sha256Digest> KeysOf(std::span<const TokenId> tokens, std::string_view variant,
-                                   const Has& has) const;
+                                   const Has& has, std::vector<Sha256Digest>& known) const;
   int64_t LongestOf(std::span<const Sha256Digest> keys, const Has& has) const;
 
   struct Indexed {

@@ -298,7 +298,7 @@ bool EngineLoop::PlanAndRun() {
     return true;
   }
   const BatchPlan& plan = *made;
-  if (plan.slices.empty()) return false;
+  if (plan.slices.empty()) return plan.awaits_archive;
   ++stats_.steps_total;
   step_began_ = Clock::now();
   for (const PlannedSlice& slice : plan.slices) {

@@ -52,6 +52,8 @@ struct BatchPlan {
   std::vector<PlannedSlice> slices;     // decodes first, then prompt chunks
   std::vector<Sequence*> preempted;     // lost their blocks; recomputed later
   int64_t rows = 0;
+  // Without slices: the archive has more of a prefix than one plan takes. Plan again at once.
+  bool awaits_archive = false;
 };
 
 }  // namespace tandem::engine

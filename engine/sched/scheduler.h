@@ -37,7 +37,8 @@ struct SchedulerOptions {
   int64_t draft_rows = 0;
   int64_t max_model_len = 0;  // one sequence of this length must fit the pool
   bool prefix_cache = true;
-  // Blocks that one plan takes from the archive, so that no step waits long for the disk.
+  // Blocks that one plan takes from the archive, so that neither a step nor a command waits long
+  // for the disk.
   int64_t archive_blocks = 64;
   int64_t snapshot_tokens = 256;  // distance of regular snapshots of states; in full blocks
   // The tables of blocks of a sequence, as in KvCache::Shape and PrefixIndex. A table with a window
@@ -93,7 +94,8 @@ class Scheduler {
   std::span<const std::unique_ptr<Sequence>> Choices(RequestId request) const;
 
   // Plans the next step. The result is valid until the next call of any method except Commit,
-  // Append and Finish. A plan without slices means that there is nothing to do now. After
+  // Append and Finish. A plan without slices means that there is nothing to do now, unless it
+  // awaits_archive. After
   // std::bad_alloc every sequence is in a valid phase: plan again, or cancel requests.
   const BatchPlan& Plan();
 
@@ -189,9 +191,10 @@ class Scheduler {
   void FollowLeaders();
   void LeaveQueue(Group& group);
   // scheduler_blocks.cc: the blocks of sequences.
-  Prefix MatchPrefix(const Sequence& sequence) const;
-  bool TakeFromArchive(const Sequence& sequence);
+  Prefix MatchPrefix(Sequence& sequence) const;
+  bool TakeFromArchive(Sequence& sequence);
   bool Restore(const PrefixIndex::Lack& lack, std::vector<BlockId>& held);
+  void Archive(const Sha256Digest& key, size_t table, BlockId block);
   void TakeCached(Sequence& sequence, const Prefix& matched);
   bool Reserve(Sequence& sequence, int64_t n_tokens);
   int64_t DraftThatFits(const Sequence& sequence) const;

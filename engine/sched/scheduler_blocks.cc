@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/base/check.h"
+#include "engine/base/out_of_memory.h"
 #include "engine/sched/scheduler.h"
 
 namespace tandem::engine {
@@ -18,10 +19,10 @@ int64_t HeldBlocks(const BlockTable& table, const KvWindow& window, int64_t comp
 
 }  // namespace
 
-Scheduler::Prefix Scheduler::MatchPrefix(const Sequence& sequence) const {
+Scheduler::Prefix Scheduler::MatchPrefix(Sequence& sequence) const {
   Prefix prefix;
   std::vector<Sha256Digest>& keys = prefix.keys;
-  keys = index_.Keys(sequence.tokens, sequence.prefix_variant);
+  keys = index_.Keys(sequence.tokens, sequence.prefix_variant, sequence.block_keys);
   keys.resize(static_cast<size_t>(index_.Longest(keys)));
   if (states_ != nullptr) {
     const int64_t n_matched = prefix.n_blocks();
@@ -37,21 +38,20 @@ Scheduler::Prefix Scheduler::MatchPrefix(const Sequence& sequence) const {
 
 // Brings the blocks of the sequence's prefix into the cache that only the archive has. False: this
 // plan has taken enough, and the next ones bring the rest.
-bool Scheduler::TakeFromArchive(const Sequence& sequence) {
+bool Scheduler::TakeFromArchive(Sequence& sequence) {
   if (archive_ == nullptr || !sequence.uses_prefix_cache || sequence.has_blocks()) return true;
-  const std::vector<PrefixIndex::Lack> lacks = index_.Lacks(
+  PrefixIndex::Needs needs = index_.NeedsOf(
       sequence.tokens, sequence.prefix_variant,
-      [&](const Sha256Digest& key, size_t table) { return archive_->Has(key, table); });
-  if (lacks.empty()) return true;
-  // The blocks before them must not make room for them.
-  std::vector<BlockId> held;
-  const Prefix known = MatchPrefix(sequence);
-  for (const BlockTable& table : known.tables) held.insert(held.end(), table.begin(), table.end());
-  std::erase(held, kNoBlock);
-  held.reserve(held.size() + lacks.size());
+      [&](const Sha256Digest& key, size_t table) { return archive_->Has(key, table); },
+      sequence.block_keys);
+  if (needs.lacks.empty()) return true;
+  // None of the prefix's blocks may make room for another one. Otherwise every plan could take one
+  // and lose one, without end.
+  std::vector<BlockId>& held = needs.present;
+  held.reserve(held.size() + needs.lacks.size());
   for (const BlockId block : held) pool_.AddRef(block);
   bool is_whole = true;
-  for (const PrefixIndex::Lack& lack : lacks) {
+  for (const PrefixIndex::Lack& lack : needs.lacks) {
     is_whole = archive_left_ > 0;
     if (!is_whole || !Restore(lack, held)) break;
     --archive_left_;
@@ -70,8 +70,9 @@ bool Scheduler::Restore(const PrefixIndex::Lack& lack, std::vector<BlockId>& hel
   }
   const std::optional<BlockId> block = TryAllocate();
   if (!block) return false;
-  if (!archive_->Load(lack.key, lack.table, *block) ||
-      !index_.Insert(lack.key, lack.table, *block)) {
+  bool is_loaded = false;
+  HasMemoryFor([&] { is_loaded = archive_->Load(lack.key, lack.table, *block); });
+  if (!is_loaded || !index_.Insert(lack.key, lack.table, *block)) {
     pool_.Release(*block);
     return false;
   }
@@ -79,6 +80,12 @@ bool Scheduler::Restore(const PrefixIndex::Lack& lack, std::vector<BlockId>& hel
   held.push_back(*block);
   ++counters_.archive_blocks;
   return true;
+}
+
+// Without memory the archive does without the block.
+void Scheduler::Archive(const Sha256Digest& key, size_t table, BlockId block) {
+  if (archive_ == nullptr) return;
+  HasMemoryFor([&] { archive_->Save(key, table, block); });
 }
 
 // REQUIRES: the sequence holds no blocks. Changes nothing when memory runs out.
@@ -89,6 +96,7 @@ void Scheduler::TakeCached(Sequence& sequence, const Prefix& prefix) {
   sequence.snapshot_at.reserve(sequence.snapshot_at.size() + 1);
   if (prefix.n_blocks() > 0) holders_.insert(&sequence);
   sequence.tables.swap(tables);
+  std::vector<Sha256Digest>().swap(sequence.block_keys);
   for (const BlockTable& table : sequence.tables) {
     for (const BlockId block : table) {
       if (block != kNoBlock) pool_.AddRef(block);
@@ -153,7 +161,7 @@ std::optional<BlockId> Scheduler::TryAllocate() {
   if (!allocation) return std::nullopt;
   if (allocation->evicted_cached) {
     const std::optional<PrefixIndex::Lack> name = index_.NameOf(allocation->block);
-    if (archive_ != nullptr && name) archive_->Save(name->key, name->table, allocation->block);
+    if (name) Archive(name->key, name->table, allocation->block);
     index_.Forget(allocation->block);
   }
   return allocation->block;
@@ -169,7 +177,7 @@ void Scheduler::Publish(Sequence& sequence, int64_t computed_before) {
       const BlockId block = sequence.tables[table][static_cast<size_t>(i)];
       if (!index_.Insert(sequence.published.key, table, block)) continue;
       pool_.SetCached(block, true);
-      if (archive_ != nullptr) archive_->Save(sequence.published.key, table, block);
+      Archive(sequence.published.key, table, block);
     }
   }
 }

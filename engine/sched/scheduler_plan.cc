@@ -47,6 +47,7 @@ const BatchPlan& Scheduler::Plan() {
   plan_.slices.clear();
   plan_.preempted.clear();
   plan_.rows = 0;
+  plan_.awaits_archive = false;
   committed_ = false;
   archive_left_ = options_.archive_blocks;
   ++plans_;
@@ -54,13 +55,13 @@ const BatchPlan& Scheduler::Plan() {
   // A round can end empty when the only running sequence gave way to an earlier one that had blocks
   // but no place (resumed after a pause). The next round gives the earlier one the place.
   do {
-    // A plan without rows waits for nothing but the archive.
-    if (running_.empty()) archive_left_ = options_.archive_blocks;
     Admit();
     FollowLeaders();
     ShareBudget();
     ReserveInLineOrder();
-  } while (plan_.slices.empty() && !idle());
+  } while (plan_.slices.empty() && !idle() && !plan_.awaits_archive);
+  // As after a failure, the next plan keeps the copies.
+  if (plan_.slices.empty() && plan_.awaits_archive) return plan_;
   std::stable_partition(plan_.slices.begin(), plan_.slices.end(),
                         [](const PlannedSlice& slice) { return slice.decodes(); });
   PlanSaves();
@@ -147,7 +148,8 @@ void Scheduler::Admit() {
       if (yielding == nullptr) return;
     }
     Sequence& sequence = *next;
-    if (!TakeFromArchive(sequence)) return;
+    plan_.awaits_archive = !TakeFromArchive(sequence);
+    if (plan_.awaits_archive) return;
     Prefix matched;
     if (!sequence.has_blocks() && sequence.uses_prefix_cache) matched = MatchPrefix(sequence);
     if (!MakeRoom(sequence, matched)) return;

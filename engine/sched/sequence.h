@@ -42,6 +42,7 @@ struct Sequence {
   // Models with state: the slot of the state after computed_len tokens. Only with blocks.
   std::optional<StateId> state = {};
   std::vector<int64_t> snapshot_at = {};         // further borders that want a snapshot
+  std::vector<Sha256Digest> block_keys = {};     // of its first blocks, while it looks for them
   PrefixKey prefix_key = {};                     // of the last snapshot it asked for
   PrefixKey published = {};                      // of the last block in the prefix index
   std::optional<Sha256Digest> last_border = {};  // snapshot that the next border replaces

@@ -48,6 +48,35 @@ std::vector<BlockId> Insert(PrefixIndex& index, const std::vector<TokenId>& toke
   return indexed;
 }
 
+TEST(PrefixIndex, KnownKeysAreNotComputedAgain) {
+  PrefixIndex index(Sha256Digest{});
+  Insert(index, Tokens(48), Blocks({5, 6, 7}), "");
+  std::vector<Sha256Digest> known;
+  const std::vector<Sha256Digest> keys = index.Keys(Tokens(49), "", known);
+  EXPECT_EQ(keys.size(), 3u);
+  EXPECT_EQ(known, keys);
+  // Even where the tokens are others: the caller promises that they are the same.
+  EXPECT_EQ(index.Keys(std::vector<TokenId>(65, 9), "", known), keys);
+  EXPECT_EQ(known.size(), 4u);
+  EXPECT_EQ(index.Keys(Tokens(33), "", known).size(), 2u);
+}
+
+TEST(PrefixIndex, NeedsAreTheBlocksOfTheLongestPrefixHereOrElsewhere) {
+  PrefixIndex index(Sha256Digest{}, {KvWindow{}, KvWindow::Sliding(24)});
+  std::vector<Sha256Digest> known;
+  const std::vector<TokenId> tokens = Tokens(81);
+  Insert(index, tokens, Blocks({0, 1, 2}), "");
+  Insert(index, tokens, {kNoBlock, kNoBlock, kNoBlock, BlockId{9}}, "", 1);
+  const auto all = [](const Sha256Digest&, size_t) { return true; };
+  const PrefixIndex::Needs needs = index.NeedsOf(tokens, "", all, known);
+  EXPECT_EQ(needs.present, Blocks({0, 1, 2, 9}));
+  ASSERT_EQ(needs.lacks.size(), 3u);
+  EXPECT_EQ(needs.lacks[0].table, 0u);
+  EXPECT_EQ(needs.lacks[1].table, 0u);
+  EXPECT_EQ(needs.lacks[2].table, 1u);
+  EXPECT_EQ(needs.lacks[2].key, known[4]);
+}
+
 TEST(PrefixIndex, MatchLeavesAtLeastOneTokenToCompute) {
   PrefixIndex index(Sha256Digest{});
   Insert(index, Tokens(48), Blocks({5, 6, 7}), "");

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
+#include <new>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -20,8 +22,12 @@ class FakeArchive final : public PrefixArchive {
   bool Has(const Sha256Digest& key, size_t table) const override {
     return names.contains({key, table});
   }
-  void Save(const Sha256Digest& key, size_t table, BlockId) override { names.insert({key, table}); }
+  void Save(const Sha256Digest& key, size_t table, BlockId) override {
+    if (has_no_memory) throw std::bad_alloc();
+    names.insert({key, table});
+  }
   bool Load(const Sha256Digest& key, size_t table, BlockId) override {
+    if (has_no_memory) throw std::bad_alloc();
     if (damaged.erase({key, table}) == 0) return ++loads, true;
     names.erase({key, table});
     return false;
@@ -29,6 +35,7 @@ class FakeArchive final : public PrefixArchive {
   std::set<Name> names;
   std::set<Name> damaged;
   int loads = 0;
+  bool has_no_memory = false;
 };
 
 SchedulerOptions ArchiveOptions(std::vector<KvWindow> windows = {KvWindow{}}) {
@@ -43,10 +50,11 @@ SchedulerOptions ArchiveOptions(std::vector<KvWindow> windows = {KvWindow{}}) {
 // One start of a server; the archive outlives it.
 class ArchiveWorld {
  public:
-  ArchiveWorld(const SchedulerOptions& options, int64_t blocks, FakeArchive& archive)
-      : pool(blocks),
+  ArchiveWorld(const SchedulerOptions& options, int64_t blocks, FakeArchive& beyond)
+      : archive(beyond),
+        pool(blocks),
         index(Sha256Digest{}, options.windows),
-        scheduler(options, pool, index, nullptr, &archive) {}
+        scheduler(options, pool, index, nullptr, &beyond) {}
 
   // Computes a prompt of `length` tokens; returns its tokens from the cache.
   int64_t Compute(uint64_t id, int64_t length, TokenId first = 0) {
@@ -55,8 +63,15 @@ class ArchiveWorld {
     scheduler.Add({.id = RequestId{id}, .prompt = std::move(prompt)});
     int64_t cached = -1;
     while (cached < 0) {
+      const int loads_before = archive.loads;
       const BatchPlan& plan = scheduler.Plan();
       ++plans;
+      most_loads = std::max(most_loads, archive.loads - loads_before);
+      if (plan.slices.empty()) {
+        EXPECT_TRUE(plan.awaits_archive);
+        scheduler.CheckInvariants();
+        continue;
+      }
       const bool is_complete = plan.slices.at(0).samples;
       Sequence& sequence = *plan.slices[0].sequence;
       scheduler.Commit();
@@ -69,10 +84,12 @@ class ArchiveWorld {
     return cached;
   }
 
+  FakeArchive& archive;
   BlockPool pool;
   PrefixIndex index;
   Scheduler scheduler;
   int plans = 0;
+  int most_loads = 0;  // of one plan
 };
 
 TEST(Archive, APrefixOutlivesTheSchedulerInOneTable) {
@@ -105,6 +122,40 @@ TEST(Archive, APlanTakesAFewBlocksAndTheNextTakesMore) {
   ArchiveWorld again(options, 32, archive);
   EXPECT_EQ(again.Compute(1, 100), 96);
   EXPECT_EQ(archive.loads, 6);
+  EXPECT_EQ(again.most_loads, 1);
+  EXPECT_GE(again.plans, 6);
+}
+
+// The blocks of a prefix would push each other out: it is computed where the pool cannot hold it.
+TEST(Archive, APrefixThatDoesNotFitBesideAPausedTextEndsInAPlan) {
+  SchedulerOptions options = ArchiveOptions({KvWindow{}, KvWindow::Sliding(24)});
+  options.prefill_chunk_tokens = 16;
+  options.archive_blocks = 1;
+  FakeArchive archive;
+  ArchiveWorld(options, 20, archive).Compute(1, 200);
+  ArchiveWorld again(options, 20, archive);
+  std::vector<TokenId> other(100);
+  std::iota(other.begin(), other.end(), 5000);
+  again.scheduler.Add({.id = RequestId{7}, .prompt = other});
+  for (bool is_complete = false; !is_complete; again.scheduler.Commit()) {
+    is_complete = again.scheduler.Plan().slices.at(0).samples;
+  }
+  again.scheduler.SetPaused(RequestId{7}, true);
+  ASSERT_LT(again.pool.num_free(), 12 + 2);
+  EXPECT_GE(again.Compute(1, 200), 0);
+  EXPECT_EQ(again.most_loads, 1);
+  EXPECT_LT(again.plans, 100);
+}
+
+TEST(Archive, AnArchiveWithoutMemoryCostsItsBlocksOnly) {
+  FakeArchive archive;
+  ArchiveWorld(ArchiveOptions(), 17, archive).Compute(1, 200);
+  archive.has_no_memory = true;
+  ArchiveWorld again(ArchiveOptions(), 17, archive);
+  EXPECT_EQ(again.Compute(1, 200), 0);
+  EXPECT_EQ(again.Compute(2, 200, 1000), 0);  // drives cached blocks out
+  archive.has_no_memory = false;
+  EXPECT_EQ(again.Compute(3, 200), 192);
 }
 
 TEST(Archive, DamagedBlocksEndTheMatch) {
