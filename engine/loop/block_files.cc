@@ -1,14 +1,12 @@
 #include "engine/loop/block_files.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
-#include <optional>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "engine/base/attempt.h"
@@ -25,32 +23,15 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "tandem kv block 1";  // the format's version
 constexpr size_t kDigestAt = 32;
-constexpr const char* kTemporary = ".writing-";
-// After a failed write; a full disk stays full for a while.
-constexpr auto kPause = std::chrono::seconds(30);
 constexpr int kWriterNice = 15;
+// The directory is listed again after this part of the limit was written.
+constexpr int64_t kListingsPerLimit = 16;
 
 Sha256Digest DigestOf(const Sha256Digest& name, std::span<const std::byte> bytes) {
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(name)));
   hash.Update(bytes);
   return hash.Finish();
-}
-
-std::optional<Sha256Digest> FromHex(const std::string& text) {
-  Sha256Digest digest{};
-  if (text.size() != 2 * digest.size()) return std::nullopt;
-  const auto value = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-  };
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const int high = value(text[2 * i]);
-    const int low = value(text[2 * i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    digest[i] = static_cast<uint8_t>(16 * high + low);
-  }
-  return digest;
 }
 
 std::vector<std::byte> HeaderOf(const Sha256Digest& digest) {
@@ -60,19 +41,21 @@ std::vector<std::byte> HeaderOf(const Sha256Digest& digest) {
   return header;
 }
 
-}  // namespace
-
-BlockFiles::BlockFiles(Options options) : options_(std::move(options)) {
-  TANDEM_CHECK(options_.block_bytes > 0);
-  if (options_.limit_bytes < FileBytes()) {
+const BlockFiles::Options& Checked(const BlockFiles::Options& options) {
+  TANDEM_CHECK(options.block_bytes > 0);
+  const int64_t file_bytes = BlockFiles::kHeaderBytes + options.block_bytes;
+  if (options.limit_bytes < file_bytes) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the size limit of the prefix cache on disk must be at least one block of " +
-                    std::to_string(FileBytes()) + " bytes");
+                    std::to_string(file_bytes) + " bytes");
   }
-  std::error_code error;
-  fs::create_directories(options_.dir, error);
-  if (error) ThrowSystemError("create", options_.dir, error.value());
-  fs::permissions(options_.dir, fs::perms::owner_all, error);  // texts can be read from the keys
+  return options;
+}
+
+}  // namespace
+
+BlockFiles::BlockFiles(Options options)
+    : options_(std::move(options)), dir_(Checked(options_).dir) {
   List();
   writer_ = std::thread([this] { WriteQueued(); });
 }
@@ -86,40 +69,40 @@ BlockFiles::~BlockFiles() {
   writer_.join();
 }
 
-// Oldest use first. What a killed writer left goes; what is no block of ours stays.
+// Learns which files others added and removed, and keeps the limit.
 void BlockFiles::List() {
-  std::vector<std::pair<fs::file_time_type, Name>> found;
-  int64_t n_foreign = 0;
-  std::error_code error;
-  for (fs::directory_iterator at(options_.dir, error), end; !error && at != end;
-       at.increment(error)) {
-    const std::string file = at->path().filename().string();
-    std::error_code of_file;
-    if (file.rfind(kTemporary, 0) == 0) {
-      fs::remove(at->path(), of_file);
-      continue;
-    }
-    const std::optional<Name> name = FromHex(file);
-    const bool is_block = name && at->is_regular_file(of_file) &&
-                          at->file_size(of_file) == static_cast<uintmax_t>(FileBytes());
-    if (is_block) {
-      found.emplace_back(at->last_write_time(of_file), *name);
-    } else {
-      ++n_foreign;
-    }
+  std::unordered_set<Name, DigestHash> unseen;
+  {
+    const std::lock_guard lock(mutex_);
+    unseen.insert(order_.begin(), order_.end());
   }
-  if (error) ThrowSystemError("list", options_.dir, error.value());
-  if (n_foreign > 0) {
+  const auto [found, n_others] = dir_.List(FileBytes());
+  for (const BlockDir::File& file : found) {
+    if (unseen.erase(file.name) == 0) Add(file.name);
+  }
+  for (const Name& name : unseen) Drop(name);
+  if (n_others > 0 && !std::exchange(has_reported_others_, true)) {
     spdlog::warn("prefix_cache_files_ignored path={} files={} reason=\"not blocks of this model\"",
-                 options_.dir.string(), n_foreign);
+                 dir_.path().string(), n_others);
   }
-  std::sort(found.begin(), found.end());
-  for (const auto& [time, name] : found) Add(name);
+  unlisted_bytes_ = 0;
+  share_bytes_ = options_.limit_bytes;
+  if (options_.share) {
+    share_bytes_ = std::min(share_bytes_, options_.share(n_files() * FileBytes()));
+  }
+  RemoveBeyondLimit();
+}
+
+bool BlockFiles::IsUsable(const Name& name) const {
+  const auto found = files_.find(name);
+  if (found == files_.end()) return false;
+  const std::optional<Clock::time_point>& until = found->second.unusable_until;
+  return !until || Clock::now() >= *until;
 }
 
 bool BlockFiles::Has(const Name& name) const {
   const std::lock_guard lock(mutex_);
-  return files_.contains(name);
+  return IsUsable(name);
 }
 
 int64_t BlockFiles::n_files() const {
@@ -127,11 +110,16 @@ int64_t BlockFiles::n_files() const {
   return static_cast<int64_t>(files_.size());
 }
 
+int64_t BlockFiles::n_queued() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int64_t>(queue_.size());
+}
+
 void BlockFiles::Write(const Name& name, const std::function<void(std::span<std::byte>)>& fill) {
   {
     const std::lock_guard lock(mutex_);
     const auto waiting = static_cast<int64_t>(queue_.size() + 1) * options_.block_bytes;
-    if (files_.contains(name) || queued_.contains(name)) return;
+    if (IsUsable(name) || queued_.contains(name)) return;
     if (waiting > std::max(options_.queue_bytes, options_.block_bytes)) return;
   }
   // Without memory the block is not kept.
@@ -154,7 +142,7 @@ void BlockFiles::WriteQueued() {
   NameThisThread("tandem-prefixes");
   // A low share of the CPU; on Linux the setting is per thread. A refusal only loses it.
   (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kWriterNice);
-  auto paused_until = std::chrono::steady_clock::time_point::min();
+  auto paused_until = Clock::time_point::min();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return is_ending_ || !queue_.empty(); });
@@ -163,11 +151,11 @@ void BlockFiles::WriteQueued() {
     queue_.pop_front();
     is_writing_ = true;
     lock.unlock();
-    if (std::chrono::steady_clock::now() >= paused_until) {
+    if (Clock::now() >= paused_until) {
       if (const std::optional<Error> error = Attempt([&] { WriteFile(piece); })) {
-        paused_until = std::chrono::steady_clock::now() + kPause;
-        spdlog::warn("prefix_cache_not_written path={} pause_s={} error=\"{}\"",
-                     options_.dir.string(), kPause.count(), error->what());
+        paused_until = Clock::now() + options_.pause;
+        spdlog::warn("prefix_cache_not_written path={} pause_ms={} error=\"{}\"",
+                     dir_.path().string(), options_.pause.count(), error->what());
       }
     }
     lock.lock();
@@ -177,53 +165,54 @@ void BlockFiles::WriteQueued() {
   }
 }
 
-// No fsync: a reader verifies what a power cut has left.
 void BlockFiles::WriteFile(const Piece& piece) {
-  const fs::path path = PathOf(piece.name);
-  const fs::path temporary =
-      options_.dir / (kTemporary + std::to_string(::getpid()) + "-" + path.filename().string());
-  UndoOnFailure(
-      [&] {
-        FileDescriptor file(
-            ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-        if (file.get() < 0) ThrowSystemError("create", temporary, errno);
-        WriteAll(file, HeaderOf(DigestOf(piece.name, piece.bytes)), temporary);
-        WriteAll(file, piece.bytes, temporary);
-        file.Close(temporary);
-        fs::rename(temporary, path);
-      },
-      [&] {
-        std::error_code ignored;
-        fs::remove(temporary, ignored);
-      });
+  if (FreeDiskBytes(dir_.path()) < options_.reserve_bytes + FileBytes()) {
+    throw Error(ErrorCode::kIo, "the disk has less than " + std::to_string(options_.reserve_bytes) +
+                                    " bytes free, which the prefix cache leaves to others");
+  }
+  dir_.Write(piece.name, {HeaderOf(DigestOf(piece.name, piece.bytes)), piece.bytes});
   ++writes_total_;
   Add(piece.name);
+  unlisted_bytes_ += FileBytes();
+  if (unlisted_bytes_ >= options_.limit_bytes / kListingsPerLimit) {
+    List();
+  } else {
+    RemoveBeyondLimit();
+  }
 }
 
-// Makes room for the file by the limit.
 void BlockFiles::Add(const Name& name) {
-  const auto most = static_cast<size_t>(options_.limit_bytes / FileBytes());
+  const std::lock_guard lock(mutex_);
+  if (const auto found = files_.find(name); found != files_.end()) {
+    found->second.unusable_until.reset();
+    return;
+  }
+  order_.push_back(name);
+  if (HasMemoryFor([&] { files_.emplace(name, File{std::prev(order_.end())}); })) return;
+  order_.pop_back();
+}
+
+void BlockFiles::RemoveBeyondLimit() {
+  const auto most = static_cast<size_t>(std::max<int64_t>(1, share_bytes_ / FileBytes()));
   std::vector<Name> removed;
   {
     const std::lock_guard lock(mutex_);
-    if (files_.contains(name)) return;
-    order_.push_back(name);
-    files_.emplace(name, std::prev(order_.end()));
+    if (order_.size() <= most) return;
+    removed.reserve(order_.size() - most);
     while (order_.size() > most) {
       removed.push_back(order_.front());
       files_.erase(order_.front());
       order_.pop_front();
     }
   }
-  std::error_code ignored;
-  for (const Name& old : removed) fs::remove(PathOf(old), ignored);
+  for (const Name& old : removed) dir_.Remove(old);
 }
 
 void BlockFiles::Drop(const Name& name) {
   const std::lock_guard lock(mutex_);
   const auto found = files_.find(name);
   if (found == files_.end()) return;
-  order_.erase(found->second);
+  order_.erase(found->second.at);
   files_.erase(found);
 }
 
@@ -241,30 +230,30 @@ bool BlockFiles::Read(const Name& name, std::span<std::byte> bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = files_.find(name);
     if (found == files_.end()) return false;
-    order_.splice(order_.end(), order_, found->second);
+    order_.splice(order_.end(), order_, found->second.at);
   }
-  const std::optional<Error> error = Attempt([&] {
-    const fs::path path = PathOf(name);
-    struct stat status {};
-    const FileDescriptor file = OpenRegularFile(path, status);
+  const std::optional<Error> error = ErrorOf([&] {
     std::vector<std::byte> header(kHeaderBytes);
-    ReadAllAt(file, header, 0, path);
-    ReadAllAt(file, bytes, kHeaderBytes, path);
+    dir_.Read(name, header, bytes);
     if (header != HeaderOf(DigestOf(name, bytes))) {
       throw Error(ErrorCode::kDataLoss, "its content does not have the hash that it names");
     }
-    ::futimens(file.get(), nullptr);  // the order of use after a restart; may fail
   });
   if (!error) {
     ++reads_total_;
     return true;
   }
-  Drop(name);
   // Another process may have removed it.
-  if (error->code() == ErrorCode::kNotFound) return false;
-  ReportUnusable(PathOf(name), error->what());
-  std::error_code ignored;
-  fs::remove(PathOf(name), ignored);
+  if (error->code() != ErrorCode::kNotFound) ReportUnusable(dir_.PathOf(name), error->what());
+  if (error->code() == ErrorCode::kNotFound || error->code() == ErrorCode::kDataLoss) {
+    Drop(name);
+    if (error->code() == ErrorCode::kDataLoss) dir_.Remove(name);
+    return false;
+  }
+  // The file may be whole: too many open files, or a disk that is away for a moment.
+  const std::lock_guard lock(mutex_);
+  const auto found = files_.find(name);
+  if (found != files_.end()) found->second.unusable_until = Clock::now() + options_.pause;
   return false;
 }
 

@@ -31,6 +31,20 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   return hash.Finish();
 }
 
+// What the bytes of a block mean: which layers' keys and values are where, and what a table keeps.
+std::string BlockMeaning(const KvCache::Shape& shape) {
+  std::string text = "format " + std::to_string(static_cast<int>(shape.format));
+  for (const KvWindow& window : shape.windows) {
+    text += " window " + std::to_string(static_cast<int>(window.kind)) + " " +
+            std::to_string(window.tokens);
+  }
+  for (const KvCache::Layer& layer : shape.layers) {
+    text += " layer " + std::to_string(layer.table) + " " + std::to_string(layer.key_bytes) + " " +
+            std::to_string(layer.value_bytes);
+  }
+  return text;
+}
+
 // Size and time of the running program's file: another build may compute other bits.
 std::string ProgramIdentity() {
   struct stat status {};
@@ -60,9 +74,11 @@ void EngineLoop::OpenPrefixes(const KvCache::Shape& shape) {
   }
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(salt)));
-  hash.Update(model_.fingerprint + " " + ProgramIdentity());
+  hash.Update(model_.fingerprint + " " + ProgramIdentity() + " " + BlockMeaning(shape));
   const std::optional<Error> error = ErrorOf([&] {
-    archive_.emplace(options_.prefix_dir, hash.Finish(), options_.prefix_dir_bytes, *kv_);
+    const std::string& weights = model_.model->content_hash();
+    const KvArchive::Id id{Sha256Of(std::as_bytes(std::span(weights))), hash.Finish()};
+    archive_.emplace(options_.prefix_dir, id, options_.prefix_dir_bytes, *kv_);
   });
   if (error) {
     spdlog::error("prefix_cache_not_on_disk path={} error=\"{}\"", options_.prefix_dir.string(),

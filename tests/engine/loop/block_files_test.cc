@@ -1,13 +1,16 @@
 #include "engine/loop/block_files.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
-#include <cstring>
+#include <cstdint>
 #include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "tests/support/full_disk.h"
@@ -41,6 +44,13 @@ class BlockFilesTest : public testing::Test {
            bytes == std::vector<std::byte>(kBytes, static_cast<std::byte>(n));
   }
   fs::path PathOf(int n) const { return dir_.path() / "blocks" / ToHex(Name(n)); }
+  int64_t FilesOnDisk() const {
+    int64_t n = 0;
+    for (const auto& entry : fs::directory_iterator(dir_.path() / "blocks")) {
+      n += entry.is_regular_file() ? 1 : 0;
+    }
+    return n;
+  }
 
   tests::TemporaryDir dir_;
 };
@@ -84,11 +94,7 @@ TEST_F(BlockFilesTest, TheFilesUsedLeastRecentlyMakeRoom) {
   }
   BlockFiles fewer(Options(1));
   EXPECT_EQ(fewer.n_files(), 1);
-  int64_t left = 0;
-  for (const auto& entry : fs::directory_iterator(dir_.path() / "blocks")) {
-    left += entry.is_regular_file() ? 1 : 0;
-  }
-  EXPECT_EQ(left, 1);
+  EXPECT_EQ(FilesOnDisk(), 1);
 }
 
 TEST_F(BlockFilesTest, DropsEveryDamagedFile) {
@@ -148,15 +154,108 @@ TEST_F(BlockFilesTest, AFullDiskKeepsNothingAndHarmsNothing) {
   }
 }
 
+// Far faster than the writer, which creates a file for each.
 TEST_F(BlockFilesTest, TheQueueIsBounded) {
-  BlockFiles::Options options = Options();
+  BlockFiles::Options options = Options(1000);
   options.queue_bytes = 2 * kBytes;
   BlockFiles files(options);
   int filled = 0;
-  // The writer takes some away meanwhile.
-  for (int n = 0; n < 50; ++n) files.Write(Name(n), [&](std::span<std::byte>) { ++filled; });
+  int64_t longest = 0;
+  for (int n = 0; n < 1000; ++n) {
+    files.Write(Name(n), [&](std::span<std::byte>) { ++filled; });
+    longest = std::max(longest, files.n_queued());
+  }
   files.Flush();
+  EXPECT_LE(longest, 2);
   EXPECT_EQ(files.n_files(), filled);
+}
+
+// A file that cannot be read now may be whole.
+TEST_F(BlockFilesTest, AnErrorOfTheSystemKeepsTheFile) {
+  BlockFiles::Options options = Options();
+  const auto read_without_descriptors = [&](BlockFiles& files) {
+    rlimit before{};
+    ::getrlimit(RLIMIT_NOFILE, &before);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &none);
+    const bool reads = Reads(files, 1);
+    ::setrlimit(RLIMIT_NOFILE, &before);
+    return reads;
+  };
+  {
+    BlockFiles files(options);
+    Write(files, 1);
+    EXPECT_FALSE(read_without_descriptors(files));
+    EXPECT_FALSE(files.Has(Name(1)));
+    EXPECT_TRUE(fs::exists(PathOf(1)));
+    EXPECT_EQ(files.n_files(), 1);  // it counts for the limit
+    Write(files, 1);                // replaces it
+    EXPECT_TRUE(Reads(files, 1));
+  }
+  options.pause = std::chrono::milliseconds(0);
+  BlockFiles files(options);
+  EXPECT_FALSE(read_without_descriptors(files));
+  EXPECT_TRUE(files.Has(Name(1)));
+  EXPECT_TRUE(Reads(files, 1));
+}
+
+TEST_F(BlockFilesTest, TwoServersOfADirectoryKeepTheLimitTogetherAndShareFiles) {
+  BlockFiles one(Options(32));
+  BlockFiles two(Options(32));
+  for (int n = 0; n < 64; ++n) Write(n % 2 == 0 ? one : two, n);
+  EXPECT_LE(FilesOnDisk(), 32 + 2 * 2);
+  EXPECT_GE(FilesOnDisk(), 16);
+  int n_shared = 0;
+  for (int n = 1; n < 64; n += 2) n_shared += Reads(one, n) ? 1 : 0;
+  EXPECT_GT(n_shared, 0);
+}
+
+TEST_F(BlockFilesTest, LeavesTemporariesOfAnotherServerAlone) {
+  const fs::path temporary = dir_.path() / "blocks" / ".writing-0123456789abcdef";
+  const BlockFiles one(Options());
+  WriteFileAtomically(temporary, "half a block");
+  const BlockFiles two(Options());
+  EXPECT_TRUE(fs::exists(temporary));
+}
+
+TEST_F(BlockFilesTest, LeavesTheReserveOfTheDisk) {
+  BlockFiles::Options options = Options();
+  options.reserve_bytes = INT64_MAX / 2;
+  BlockFiles files(options);
+  Write(files, 1);
+  EXPECT_EQ(files.n_files(), 0);
+  EXPECT_EQ(FilesOnDisk(), 0);
+}
+
+TEST_F(BlockFilesTest, TheShareOfTheLimitCounts) {
+  BlockFiles::Options options = Options(100);
+  int64_t asked = 0;
+  options.share = [&](int64_t own_bytes) {
+    asked = own_bytes;
+    return 3 * (kBytes + BlockFiles::kHeaderBytes);
+  };
+  {
+    BlockFiles files(options);
+    for (int n = 0; n < 10; ++n) Write(files, n);
+    EXPECT_EQ(files.n_files(), 3);
+  }
+  const BlockFiles files(options);
+  EXPECT_EQ(asked, 3 * (kBytes + BlockFiles::kHeaderBytes));
+}
+
+TEST_F(BlockFilesTest, RefusesALinkAndTheDirectoryOfAnotherUser) {
+  fs::create_directories(dir_.path() / "elsewhere");
+  fs::create_directory_symlink(dir_.path() / "elsewhere", dir_.path() / "blocks");
+  EXPECT_THROW(BlockFiles{Options()}, Error);
+  EXPECT_TRUE(fs::is_empty(dir_.path() / "elsewhere"));
+  if (::geteuid() != 0) return;  // only root gives directories away
+  fs::remove(dir_.path() / "blocks");
+  fs::create_directories(dir_.path() / "blocks");
+  ASSERT_EQ(::chown((dir_.path() / "blocks").c_str(), 4321, 4321), 0);
+  const auto error = ErrorOf([&] { BlockFiles{Options()}; });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kPermissionDenied);
+  EXPECT_NE(std::string(error->what()).find("4321"), std::string::npos) << error->what();
 }
 
 TEST_F(BlockFilesTest, RefusesALimitBelowOneFileAndAPathThatIsNoDirectory) {
