@@ -8,7 +8,7 @@ namespace tandem::engine {
 enum class PeakKind {
   kF32,    // fused multiply-adds
   kBf16,   // bf16 products as the table in use computes them
-  kBytes,  // products of bytes, likewise; with AMX those of vpdpbusd, which small products use
+  kBytes,  // products of bytes, likewise; with AMX those of its tiles, which few rows do not use
 };
 
 // The machine's peak operations per second in registers, on all threads of the pool, for the kernel

@@ -52,6 +52,29 @@ TANDEM_PEAK(RunPairs256, TANDEM_PEAK_PAIRS256)
 #undef TANDEM_PEAK_BYTES256
 #undef TANDEM_PEAK_PAIRS256
 
+// The operand of ldtilecfg: palette 1, eight tiles of 16 rows with 64 bytes.
+struct alignas(64) PeakTiles {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Six sums, each twice, cover the latency of the one unit. Loading the shapes zeroes the tiles.
+#define TANDEM_PEAK_TILE(i) "tdpbsud %%tmm7,%%tmm6,%%tmm" #i "\n\t"
+#define TANDEM_PEAK_SIX(op) op(0) op(1) op(2) op(3) op(4) op(5)
+void RunTiles() {
+  const PeakTiles shapes;
+  asm volatile("ldtilecfg %0" ::"m"(shapes));
+  for (int64_t i = 0; i < kPeakLoops; ++i) {
+    asm volatile(TANDEM_PEAK_SIX(TANDEM_PEAK_TILE) TANDEM_PEAK_SIX(TANDEM_PEAK_TILE)::: "memory");
+  }
+  asm volatile("tilerelease" ::: "memory");
+}
+#undef TANDEM_PEAK_TILE
+#undef TANDEM_PEAK_SIX
+
 // A loop of instructions with this many operations each.
 PeakLoop Loop(void (*run)(), int64_t operations) {
   return {run, static_cast<double>(operations * kPeakLoops * kPeakAccumulators)};
@@ -64,6 +87,8 @@ PeakLoop FindPeakLoop(const KernelTable& table, PeakKind kind) {
   const bool dot = table.key.find("bf16") != std::string_view::npos;
   const bool dot_bytes = table.key.find("vnni") != std::string_view::npos;
   if (kind == PeakKind::kBytes) {
+    constexpr int64_t kTileOperations = 2 * 16 * 16 * 64;
+    if (table.key.find("amx") != std::string_view::npos) return Loop(RunTiles, kTileOperations);
     if (wide && dot_bytes) return Loop(RunBytes512, 128);
     if (wide) return Loop(RunWords512, 64);
     return Loop(dot_bytes ? RunBytes256 : RunPairs256, 64);

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cstring>
+#include <initializer_list>
 #include <numeric>
 #include <vector>
 
@@ -73,10 +74,10 @@ std::vector<T> Typed(const std::vector<float>& from) {
   }
 }
 
-// Products of few and of many rows, over several blocks of k.
+// Products with these numbers of rows, over several blocks of k.
 template <class T>
-void DigestProducts(const KernelTable& table, Digest& digest) {
-  for (const int64_t m : {1, 37}) {
+void DigestProducts(const KernelTable& table, std::initializer_list<int64_t> rows, Digest& digest) {
+  for (const int64_t m : rows) {
     for (const int64_t k : {38, 706}) {
       constexpr int64_t kN = 83;
       constexpr int64_t kPanels = (kN + kLanes - 1) / kLanes;
@@ -102,11 +103,21 @@ void DigestProducts(const KernelTable& table, Digest& digest) {
 
 TEST_P(CommonArithmetic, Products) {
   Digest digest;
-  DigestProducts<float>(*GetParam(), digest);
+  DigestProducts<float>(*GetParam(), {1, 37}, digest);
   EXPECT_EQ(digest.value(), 9593485023740058964u);
   Digest of_bf16;
-  DigestProducts<Bf16>(*GetParam(), of_bf16);
+  DigestProducts<Bf16>(*GetParam(), {1, 37}, of_bf16);
   EXPECT_EQ(of_bf16.value(), 4999247927900830331u);
+}
+
+// Tables without an instruction for pairs widen so many rows of bf16 in blocks (matmul_wide.inc).
+TEST_P(CommonArithmetic, ProductsOfManyRows) {
+  Digest digest;
+  DigestProducts<float>(*GetParam(), {100}, digest);
+  EXPECT_EQ(digest.value(), 4349159950766483253u);
+  Digest of_bf16;
+  DigestProducts<Bf16>(*GetParam(), {100}, of_bf16);
+  EXPECT_EQ(of_bf16.value(), 591981715645336135u);
 }
 
 // Many rows are widened in blocks where there is no instruction for pairs; few are not.

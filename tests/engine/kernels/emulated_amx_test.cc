@@ -9,9 +9,11 @@
 
 #include <cstring>
 #include <stdexcept>
+#include <string_view>
 #include <utility>
 
 #include "engine/kernels/cpu_features.h"
+#include "engine/kernels/peak_loop.h"
 
 // False alarms of g++ 12 in its intrinsics headers.
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -160,6 +162,20 @@ TEST(EmulatedAmx, FaultsWithoutAConfigurationAndForShapesThatDoNotFit) {
   ConfigureTiles(20);
   EXPECT_THROW(_tile_dpbsud(0, 6, 4), std::logic_error);
   _tile_release();
+}
+
+// The peak bounds every product, so it is that of the tiles where products use them.
+TEST(EmulatedAmx, ThePeakOfBytesIsThatOfTheTiles) {
+  KernelTable table = *RunnableKernelTables().back();
+  table.isa = "avx512";
+  const auto operations = [&](std::string_view key, PeakKind kind) {
+    table.key = key;
+    return FindPeakLoop(table, kind).operations;
+  };
+  EXPECT_EQ(operations("avx512+vnni+amx", PeakKind::kBytes),
+            operations("avx512+vnni", PeakKind::kBytes) * 256);
+  EXPECT_EQ(operations("avx512+vnni+amx", PeakKind::kF32),
+            operations("avx512+vnni", PeakKind::kF32));
 }
 #endif
 
