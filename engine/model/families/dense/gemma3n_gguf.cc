@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "engine/model/families/dense/gemma_layer_parts.h"
 #include "engine/model/families/gguf_config.h"
 #include "engine/model/families/gguf_limits.h"
@@ -42,6 +43,25 @@ double ShareOf(float deviations) {
   return share;
 }
 
+// The shares of all layers. Each takes hundreds of erfc, so a list of another length ends here.
+Json ReadSparsity(const GgufMetadata& metadata, const std::vector<float>& deviations) {
+  const auto n_layers = static_cast<size_t>(GgufLayers(metadata));
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorCode::kDataLoss,
+                metadata.source() + ": key '" + metadata.FullName(kSparsityKey) + "' " + what);
+  };
+  if (deviations.size() != n_layers) {
+    refuse("must have one number for each of the " + std::to_string(n_layers) + " layers, got " +
+           std::to_string(deviations.size()));
+  }
+  Json shares = Json::array();
+  for (const float z : deviations) {
+    if (std::isnan(z)) refuse("must hold numbers, got NaN");
+    shares.push_back(ShareOf(z));
+  }
+  return shares;
+}
+
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kForm);
   json["hidden_activation"] = "gelu_pytorch_tanh";
@@ -54,11 +74,8 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["altup_num_inputs"] = metadata.Int(kStreams).value_or(kUsualStreams);
   json["altup_active_idx"] = metadata.Int(kActive).value_or(0);
   json["laurel_rank"] = metadata.TensorRows("blk.0.laurel_l.weight").value_or(kUsualRank);
-  const auto deviations = metadata.Floats(kSparsityKey);
-  if (!deviations) return;
-  json["activation_sparsity_pattern"] = Json::array();
-  for (const float z : *deviations) {
-    json["activation_sparsity_pattern"].push_back(ShareOf(z));
+  if (const auto deviations = metadata.Floats(kSparsityKey)) {
+    json["activation_sparsity_pattern"] = ReadSparsity(metadata, *deviations);
   }
 }
 

@@ -200,6 +200,22 @@ TEST(GgufConfig, WindowsOfGemma3) {
   EXPECT_EQ(silent["sliding_window"], 512);
 }
 
+TEST(GgufConfig, SparsityOfGemma3nHasANumberPerLayer) {
+  const auto gemma = [](const std::vector<float>& deviations) {
+    GgufWriter writer = Base("gemma3n");
+    writer.Add("gemma3n.attention.layer_norm_rms_epsilon", 1e-6f);
+    writer.Add("gemma3n.activation_sparsity_scale", deviations);
+    return writer;
+  };
+  EXPECT_EQ(ConfigOf(gemma({1.6448536f, -INFINITY}))["activation_sparsity_pattern"],
+            Json::array({0.95, 0}));
+  for (const std::vector<float>& wrong :
+       {std::vector<float>{}, {1.6f}, {1.6f, 1.6f, 1.6f}, {1.6f, NAN}}) {
+    ExpectError(ErrorCode::kDataLoss, {"'gemma3n.activation_sparsity_scale'"},
+                [&] { ConfigOf(gemma(wrong)); });
+  }
+}
+
 // Expert tensors have unknown shapes and types; the message names the experts first.
 TEST(GgufConfig, ExpertsWithoutANumberOfChosenAreRefusedAndTheVocabularyIsStillRead) {
   const GgufWriter writer = Llama([](GgufWriter& w) {
