@@ -65,6 +65,7 @@ struct AppConfig {
   std::string speculate = "off";
   bool reproducible = false;
   Seconds idle_release{300};
+  Seconds prefix_idle{1800};
   int64_t prefill_chunk = 0;
   Bytes max_body{32 << 20};
   Bytes body_memory{512 << 20};

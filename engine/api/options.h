@@ -45,6 +45,9 @@ struct EngineOptions {
   // After this time without requests, an engine drops its cached prefixes and returns the KV
   // cache's memory. 0: never.
   std::chrono::milliseconds idle_release{300'000};
+  // A cached prefix that no request used for this time gives its blocks' memory back, also while
+  // the engine is busy. 0: never.
+  std::chrono::milliseconds prefix_idle{1'800'000};
   const KernelTable* kernels = nullptr;  // null: the best for this CPU; tests choose
 };
 

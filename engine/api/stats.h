@@ -31,6 +31,7 @@ struct EngineStats {
   double draft_seconds_total = 0;           // in them
   int64_t steps_total = 0;
   int64_t idle_releases_total = 0;  // see EngineOptions::idle_release
+  int64_t idle_blocks_total = 0;    // given back by EngineOptions::prefix_idle
   int64_t kv_bytes = 0;             // with the states
   int64_t states_total = 0;         // slots of models with recurrent layers; 0: the model has none
   int64_t states_used = 0;          // held by sequences

@@ -1,11 +1,18 @@
 #include "engine/kv/block_pool.h"
 
+#include <algorithm>
 #include <limits>
 #include <string>
 
 #include "engine/base/check.h"
 
 namespace tandem::engine {
+namespace {
+
+// The blocks of a page, for the smallest ones.
+constexpr int64_t kMostNeighbours = 64;
+
+}  // namespace
 
 BlockPool::BlockPool(int64_t capacity_blocks) {
   if (capacity_blocks < 0 || capacity_blocks > std::numeric_limits<int32_t>::max()) {
@@ -25,6 +32,7 @@ std::optional<BlockPool::Allocation> BlockPool::TryAllocate() {
   Entry& entry = entries_[static_cast<size_t>(index)];
   const Allocation allocation{BlockId{static_cast<uint32_t>(index)}, entry.cached};
   entry.cached = false;
+  entry.taken = true;
   entry.references = 1;
   return allocation;
 }
@@ -42,7 +50,9 @@ void BlockPool::AddRef(BlockId block) {
 void BlockPool::Release(BlockId block) {
   Entry& entry = At(block);
   TANDEM_CHECK(entry.references > 0);
-  if (--entry.references == 0) PushFree(static_cast<int32_t>(block.value));
+  if (--entry.references > 0) return;
+  entry.released_age = age_;
+  PushFree(static_cast<int32_t>(block.value));
 }
 
 void BlockPool::SetCached(BlockId block, bool cached) {
@@ -55,6 +65,39 @@ void BlockPool::SetCached(BlockId block, bool cached) {
   Unlink(static_cast<int32_t>(block.value));
   entry.cached = cached;
   PushFree(static_cast<int32_t>(block.value));
+}
+
+std::vector<BlockId> BlockPool::Idle(int64_t ages, int64_t most) const {
+  std::vector<BlockId> idle;
+  for (size_t i = 0; i < entries_.size() && static_cast<int64_t>(idle.size()) < most; ++i) {
+    const Entry& entry = entries_[i];
+    if (entry.references > 0 || !entry.taken || age_ - entry.released_age < ages) continue;
+    idle.push_back(BlockId{static_cast<uint32_t>(i)});
+  }
+  return idle;
+}
+
+void BlockPool::GiveBack(BlockId block) {
+  TANDEM_CHECK(At(block).references == 0);
+  SetCached(block, false);
+  At(block).taken = false;
+}
+
+std::vector<BlockPool::Range> BlockPool::RangesAround(const std::vector<BlockId>& blocks) const {
+  const auto has_no_memory = [&](int64_t i) { return !entries_[static_cast<size_t>(i)].taken; };
+  std::vector<Range> ranges;
+  int64_t end = 0;  // of the last range
+  for (const BlockId block : blocks) {
+    auto first = static_cast<int64_t>(block.value);
+    if (first < end) continue;
+    const int64_t least = std::max(end, first - kMostNeighbours);
+    while (first > least && has_no_memory(first - 1)) --first;
+    end = static_cast<int64_t>(block.value) + 1;
+    const int64_t most = std::min(capacity_blocks(), end + kMostNeighbours);
+    while (end < most && has_no_memory(end)) ++end;
+    ranges.push_back({first, end - first});
+  }
+  return ranges;
 }
 
 int64_t BlockPool::capacity_blocks() const { return static_cast<int64_t>(entries_.size()); }

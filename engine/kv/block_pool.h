@@ -16,6 +16,12 @@ namespace tandem::engine {
 // order.
 class BlockPool {
  public:
+  // Blocks [first, first + n).
+  struct Range {
+    int64_t first = 0;
+    int64_t n = 0;
+  };
+
   explicit BlockPool(int64_t capacity_blocks);
 
   // A block with one reference, or nullopt when all are in use (an ordinary event).
@@ -34,6 +40,18 @@ class BlockPool {
   // Whether a free block keeps its content for the prefix index; set when the index adds it.
   void SetCached(BlockId block, bool cached);
 
+  // Counts intervals of time, so that Idle needs no clock.
+  void Age() { ++age_; }
+  // Free blocks whose bytes may still take memory, and that were released at least `ages` calls of
+  // Age ago; ascending, the first `most` of them.
+  std::vector<BlockId> Idle(int64_t ages, int64_t most) const;
+  // Notes that the block's content is lost and its memory returned. REQUIRES: it is free, and the
+  // prefix index does not have it.
+  void GiveBack(BlockId block);
+  // Ranges of free blocks without memory that contain these blocks, which are ascending. Longer
+  // ranges than the blocks themselves: neighbours share pages of memory.
+  std::vector<Range> RangesAround(const std::vector<BlockId>& blocks) const;
+
   int64_t capacity_blocks() const;
   int64_t num_free() const;  // cached and uncached
   int32_t references(BlockId block) const;
@@ -43,7 +61,9 @@ class BlockPool {
   struct Entry {
     int32_t references = 0;
     bool cached = false;
-    int32_t previous = -1;  // free list links
+    bool taken = false;        // since its memory was returned, or from the beginning
+    int64_t released_age = 0;  // when the last reference went
+    int32_t previous = -1;     // free list links
     int32_t next = -1;
   };
   Entry& At(BlockId block);
@@ -55,6 +75,7 @@ class BlockPool {
   int32_t free_head_ = -1;  // allocation takes from here; cached blocks are all at the tail
   int32_t free_tail_ = -1;
   int64_t num_free_ = 0;
+  int64_t age_ = 0;
 };
 
 }  // namespace tandem::engine

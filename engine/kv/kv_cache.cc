@@ -1,6 +1,10 @@
 #include "engine/kv/kv_cache.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <numeric>
 
@@ -100,6 +104,22 @@ int64_t KvCache::value_stride(int64_t layer) const {
 }
 
 int64_t KvCache::bytes() const { return static_cast<int64_t>(bytes_.size()); }
+
+// Whole pages only: the first and the last may belong to other blocks, too.
+void KvCache::Discard(int64_t first, int64_t n) {
+  TANDEM_CHECK(first >= 0 && n >= 0 && first + n <= shape_.n_blocks);
+  const auto page = static_cast<uintptr_t>(::getpagesize());
+  for (size_t area = 0; area < layout_.areas.size(); ++area) {
+    std::byte* const base = At({area, 0});
+    const auto begin = reinterpret_cast<uintptr_t>(base + first * layout_.areas[area]);
+    const auto end = reinterpret_cast<uintptr_t>(base + (first + n) * layout_.areas[area]);
+    const uintptr_t first_page = (begin + page - 1) / page * page;
+    const uintptr_t last_page = end / page * page;
+    if (first_page >= last_page) continue;
+    // Fails for locked pages only, which then stay.
+    ::madvise(reinterpret_cast<void*>(first_page), last_page - first_page, MADV_DONTNEED);
+  }
+}
 
 void KvCache::CopyBlock(BlockId from, BlockId to) {
   TANDEM_CHECK(from.value < shape_.n_blocks && to.value < shape_.n_blocks && from != to);

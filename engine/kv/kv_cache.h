@@ -49,6 +49,10 @@ class KvCache {
   // Zeroes every block and returns the memory to the system until blocks are written again.
   void Discard() { bytes_.Discard(); }
 
+  // Returns memory of blocks [first, first + n) to the system until they are written again. Their
+  // bytes are undefined afterwards.
+  void Discard(int64_t first, int64_t n);
+
   // Copies one block. Requests with n > 1 copy the last partial block of each table.
   void CopyBlock(BlockId from, BlockId to);
   // The bytes of one block, area after area, out of the cache and into it. REQUIRES: block_bytes()

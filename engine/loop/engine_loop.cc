@@ -106,6 +106,7 @@ void EngineLoop::Run() {
       Drain();
       ExpireDeadlines();
       worked = Step();
+      ReleaseIdleBlocks();
       if (worked) {
         has_released_ = false;
       } else if (!has_released_ && active_.empty()) {

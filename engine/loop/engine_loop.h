@@ -136,6 +136,7 @@ class EngineLoop {
   bool Step();
   bool PlanAndRun();
   void ReleaseIdleMemory();
+  void ReleaseIdleBlocks();
   void CollectSlices(const BatchPlan& plan);
   void ScorePrompts();
   void TakeEmbeddings();
@@ -199,6 +200,8 @@ class EngineLoop {
   int64_t n_adapted_ = 0;    // active requests with an adapter
   bool stopping_ = false;
   bool has_released_ = true;           // nothing was computed since memory was returned
+  Clock::time_point next_age_{};       // of the blocks, for prefix_idle
+  bool has_idle_blocks_ = false;       // the last step gave back as many as it may
   std::vector<LoopCommand> commands_;  // taken from the inbox
   size_t next_command_ = 0;            // first of commands_ not handled yet
   int64_t n_taken_ = 0;               // submissions taken from the inbox since the last publication

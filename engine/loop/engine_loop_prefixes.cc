@@ -21,6 +21,11 @@ namespace {
 // Blocks that one step takes from the disk, in bytes: some tens of milliseconds.
 constexpr int64_t kArchiveBytes = 32 << 20;
 
+// Intervals of EngineOptions::prefix_idle: a block is given back at most a quarter late.
+constexpr int64_t kIdleAges = 4;
+// Memory that one step gives back: a few milliseconds.
+constexpr int64_t kReturnedBytes = 64 << 20;
+
 // Cached keys and values are reused only by the arithmetic that computed them. The model's
 // fingerprint names weights and compute dtype.
 Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
@@ -87,6 +92,25 @@ void EngineLoop::OpenPrefixes(const KvCache::Shape& shape) {
   }
   spdlog::info("prefix_cache_on_disk path={} blocks={}", options_.prefix_dir.string(),
                archive_->files().n_files());
+}
+
+// Memory of conversations that nobody continues. A step gives back a part, so that none waits for
+// the system's page tables.
+void EngineLoop::ReleaseIdleBlocks() {
+  if (options_.prefix_idle.count() <= 0 || kv_->shape().block_bytes() == 0) return;
+  const Clock::time_point now = Clock::now();
+  if (now >= next_age_) {
+    blocks_->Age();
+    next_age_ = now + options_.prefix_idle / kIdleAges;
+    has_idle_blocks_ = true;
+  }
+  if (!has_idle_blocks_) return;
+  const int64_t most = std::max<int64_t>(1, kReturnedBytes / kv_->shape().block_bytes());
+  // The first interval may have begun before the release.
+  const Scheduler::Forgotten forgotten = scheduler_->ForgetIdle(kIdleAges + 1, most);
+  for (const BlockPool::Range& range : forgotten.ranges) kv_->Discard(range.first, range.n);
+  stats_.idle_blocks_total += forgotten.n_blocks;
+  has_idle_blocks_ = forgotten.n_blocks == most;
 }
 
 // A burst leaves keys and values in every block it used, and its texts in the allocator's arenas.

@@ -202,6 +202,16 @@ void Scheduler::ForgetPrefixes() {
   states_->ForgetAll();
 }
 
+Scheduler::Forgotten Scheduler::ForgetIdle(int64_t ages, int64_t most) {
+  const std::vector<BlockId> idle = pool_.Idle(ages, most);
+  for (const BlockId block : idle) {
+    if (const auto name = index_.NameOf(block)) Archive(name->key, name->table, block);
+    index_.Forget(block);
+    pool_.GiveBack(block);
+  }
+  return {static_cast<int64_t>(idle.size()), pool_.RangesAround(idle)};
+}
+
 void Scheduler::Append(Sequence& sequence, TokenId token) {
   TANDEM_CHECK(sequence.live() && sequence.uncomputed() == 0);
   TANDEM_CHECK(sequence.length() < options_.max_model_len);

@@ -124,6 +124,15 @@ class Scheduler {
   // Forgets every cached prefix. REQUIRES: there are no requests.
   void ForgetPrefixes();
 
+  // Forgets prefixes in free blocks that were released at least `ages` intervals ago
+  // (BlockPool::Age), in at most `most` blocks. Returns ranges of free blocks whose bytes nobody
+  // needs. Throws std::bad_alloc; their memory then stays until they are used again.
+  struct Forgotten {
+    int64_t n_blocks = 0;
+    std::vector<BlockPool::Range> ranges;
+  };
+  Forgotten ForgetIdle(int64_t ages, int64_t most);
+
   bool idle() const { return running_.empty() && num_waiting() == 0; }
   int64_t num_running() const { return static_cast<int64_t>(running_.size()); }
   int64_t num_waiting() const;

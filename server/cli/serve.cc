@@ -64,6 +64,7 @@ engine::EngineOptions ToEngineOptions(const AppConfig& config) {
   options.prefix_dir = config.cache_dir;
   options.prefix_dir_bytes = config.cache_dir_size.n;
   options.idle_release = Milliseconds(config.idle_release);
+  options.prefix_idle = Milliseconds(config.prefix_idle);
   return options;
 }
 

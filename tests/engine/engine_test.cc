@@ -651,6 +651,31 @@ int64_t AnonymousKilobytes() {
   return -1;
 }
 
+// Conversations that nobody continues, on an engine that is never idle as a whole.
+TEST_F(EngineTest, IdlePrefixesReturnTheirMemoryUnderLoad) {
+  options_.idle_release = std::chrono::milliseconds(0);
+  options_.prefix_idle = std::chrono::milliseconds(40);
+  options_.max_seqs = 64;
+  options_.kv_cache_bytes = 64 << 20;
+  Engine engine(Open(), options_);
+  const auto request_of = [&](int i) {
+    GenerationRequest request = Simple(100, 20);
+    request.prompt[0] = static_cast<TokenId>('A' + i % 26);
+    request.prompt[1] = static_cast<TokenId>('A' + i / 26);
+    return request;
+  };
+  std::vector<std::string> first;
+  for (int i = 0; i < 32; ++i) first.push_back(Bits(tests::Run(engine, request_of(i))));
+  const int64_t most = AnonymousKilobytes();
+  // At least six full blocks of each of them.
+  while (engine.stats().idle_blocks_total < 32 * 6) tests::Run(engine, Simple(3, 2));
+  EXPECT_LT(AnonymousKilobytes(), most);
+  EXPECT_EQ(engine.stats().idle_releases_total, 0);
+  for (int i = 0; i < 32; ++i) {
+    EXPECT_EQ(first[static_cast<size_t>(i)], Bits(tests::Run(engine, request_of(i)))) << i;
+  }
+}
+
 TEST_F(EngineTest, AnIdleEngineReturnsTheMemoryOfABurstAndAnswersTheSameAfterwards) {
   options_.idle_release = std::chrono::milliseconds(1);
   options_.max_seqs = 64;

@@ -115,7 +115,9 @@ LocalServer::LocalServer(const LocalModel& model, const ModelFlags& flags) : key
   options.api_keys = {key_};
   options.engine = ToEngineOptions(flags);
   options.engine.max_seqs = 1;
-  options.engine.idle_release = std::chrono::milliseconds(0);  // the next turn reuses the prefix
+  // The next turn reuses the prefix.
+  options.engine.idle_release = std::chrono::milliseconds(0);
+  options.engine.prefix_idle = std::chrono::milliseconds(0);
   options.chat_template = ReadChatTemplate(flags);
   options.models = {model.model};
   options.adapters = model.adapters;

@@ -53,6 +53,50 @@ TEST(BlockPool, ReusesUncachedBlocksBeforeCachedOnes) {
   EXPECT_EQ(third->block.value, 0u);
 }
 
+TEST(BlockPool, IdleBlocksAreFreeOnesThatWereTakenAndReleasedLongAgo) {
+  BlockPool pool(5);
+  for (int i = 0; i < 4; ++i) pool.TryAllocate();
+  pool.SetCached(BlockId{1}, true);
+  pool.Release(BlockId{1});
+  pool.Age();
+  pool.Release(BlockId{2});
+  EXPECT_TRUE(pool.Idle(2, 10).empty());
+  pool.Age();
+  EXPECT_EQ(pool.Idle(2, 10), std::vector<BlockId>{BlockId{1}});
+  pool.Age();
+  EXPECT_EQ(pool.Idle(2, 1), std::vector<BlockId>{BlockId{1}});
+  const std::vector<BlockId> idle = pool.Idle(2, 10);
+  EXPECT_EQ(idle, (std::vector<BlockId>{BlockId{1}, BlockId{2}}));
+  for (const BlockId block : idle) pool.GiveBack(block);
+  EXPECT_FALSE(pool.is_cached(BlockId{1}));
+  EXPECT_TRUE(pool.Idle(2, 10).empty());
+  EXPECT_EQ(pool.num_free(), 3);
+  const std::vector<BlockPool::Range> ranges = pool.RangesAround(idle);
+  ASSERT_EQ(ranges.size(), 1u);
+  EXPECT_EQ(ranges[0].first, 1);
+  EXPECT_EQ(ranges[0].n, 2);
+  // Their neighbour goes, too: one range, with the block that was never taken.
+  pool.Release(BlockId{3});
+  pool.GiveBack(BlockId{3});
+  const std::vector<BlockPool::Range> wider = pool.RangesAround({BlockId{3}});
+  ASSERT_EQ(wider.size(), 1u);
+  EXPECT_EQ(wider[0].first, 1);
+  EXPECT_EQ(wider[0].n, 4);
+}
+
+// A use in between begins the time anew.
+TEST(BlockPool, ARevivedBlockIsNotIdle) {
+  BlockPool pool(1);
+  const BlockId block = pool.TryAllocate()->block;
+  pool.SetCached(block, true);
+  pool.Release(block);
+  for (int i = 0; i < 3; ++i) pool.Age();
+  pool.AddRef(block);
+  EXPECT_TRUE(pool.Idle(2, 10).empty());
+  pool.Release(block);
+  EXPECT_TRUE(pool.Idle(2, 10).empty());
+}
+
 TEST(BlockPool, AddRefRevivesAFreeCachedBlock) {
   BlockPool pool(2);
   const BlockId block = pool.TryAllocate()->block;

@@ -1,6 +1,8 @@
 #include "engine/kv/kv_cache.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -87,6 +89,40 @@ TEST(KvCache, DiscardedBlocksAreZeroAndCanBeWrittenAgain) {
     kv.values(1)[0] = std::byte{9};
     EXPECT_EQ(kv.values(1)[0], std::byte{9});
   }
+}
+
+// Pages of the cache that are in memory.
+int64_t ResidentBytes(KvCache& kv) {
+  const auto page = static_cast<size_t>(::getpagesize());
+  std::vector<unsigned char> pages((static_cast<size_t>(kv.bytes()) + page - 1) / page);
+  EXPECT_EQ(::mincore(kv.keys(0), static_cast<size_t>(kv.bytes()), pages.data()), 0);
+  return static_cast<int64_t>(page) *
+         std::count_if(pages.begin(), pages.end(), [](unsigned char at) { return (at & 1) != 0; });
+}
+
+TEST(KvCache, DiscardedRangesReturnTheirPagesAndKeepTheirNeighbours) {
+  constexpr int64_t kItem = 3000;  // pages are shared
+  constexpr int64_t kBlocks = 2000;
+  KvCache kv({.layers = {{kItem, kItem}, {kItem, kItem}}, .n_blocks = kBlocks});
+  std::vector<std::byte> block(static_cast<size_t>(kv.shape().block_bytes()), std::byte{7});
+  for (uint32_t i = 0; i < kBlocks; ++i) kv.WriteBlock(BlockId{i}, block);
+  const int64_t before = ResidentBytes(kv);
+  EXPECT_GE(before, kv.bytes());
+  kv.Discard(0, 500);
+  kv.Discard(501, 999);
+  kv.Discard(1999, 1);
+  kv.Discard(3, 0);
+  // All but the two pages at the ends of each range.
+  const int64_t returned = 1499 * kv.shape().block_bytes();
+  EXPECT_LE(ResidentBytes(kv), before - returned + 4 * 3 * 2 * ::getpagesize());
+  std::vector<std::byte> read(block.size());
+  for (const uint32_t kept : {500u, 1500u, 1998u}) {
+    kv.ReadBlock(BlockId{kept}, read);
+    EXPECT_EQ(read, block) << kept;
+  }
+  kv.WriteBlock(BlockId{700}, block);
+  kv.ReadBlock(BlockId{700}, read);
+  EXPECT_EQ(read, block);
 }
 
 TEST(KvCache, AnImpossibleSizeIsAnErrorNotAnAllocation) {
