@@ -65,6 +65,10 @@ Act Project(LayerOps& ops, Act x, const Projection& projection) {
   return ops.Linear(x, projection.weight, projection.bias);
 }
 
+AttentionBiases EqualBiases(const ModelConfig& config) {
+  return {.qkv = config.attention_bias, .o = config.attention_bias};
+}
+
 void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix,
                        const ModelConfig& config, AttentionBiases biases) {
   const AttentionSpec& a = config.attention;

@@ -57,6 +57,8 @@ struct AttentionBiases {
   bool qkv = false;
   bool o = false;
 };
+// All four have one where `attention_bias` says so.
+AttentionBiases EqualBiases(const ModelConfig& config);
 void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix,
                        const ModelConfig& config, AttentionBiases biases);
 SelfAttention TakeSelfAttention(WeightCursor& weights, AttentionBiases biases);

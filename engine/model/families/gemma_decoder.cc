@@ -19,10 +19,6 @@ constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
 
 using Json = nlohmann::ordered_json;
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 struct Layer {
   const Weight& before_attn;
   SelfAttention attn;
@@ -38,7 +34,7 @@ const Weight* TakeIf(bool has, WeightCursor& w) { return has ? &w.Take() : nullp
 // Braced initialisers evaluate in order, so members are taken in the order of ListGemmaWeights.
 Layer TakeLayer(WeightCursor& w, const ModelConfig& c, const GemmaTraits& traits) {
   return {w.Take(),
-          TakeSelfAttention(w, Biases(c)),
+          TakeSelfAttention(w, EqualBiases(c)),
           TakeIf(traits.qk_norm, w),
           TakeIf(traits.qk_norm, w),
           TakeIf(traits.output_norms, w),
@@ -100,7 +96,7 @@ std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& c, const GemmaTraits
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     norm(prefix + "input_layernorm", c.hidden_dim);
-    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     if (traits.qk_norm) {
       norm(prefix + "self_attn.q_norm", c.attention.head_dim);
       norm(prefix + "self_attn.k_norm", c.attention.head_dim);

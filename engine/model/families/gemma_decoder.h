@@ -30,6 +30,20 @@ std::vector<RopeSpec> ListGemmaRopes(const ModelConfig& config, const GemmaTrait
 void GemmaForward(const ModelConfig& config, const GemmaTraits& traits, const Weights& weights,
                   LayerOps& ops);
 
+// The same for a FamilySpec, with the family's traits.
+template <GemmaTraits traits>
+std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& config) {
+  return ListGemmaWeights(config, traits);
+}
+template <GemmaTraits traits>
+std::vector<RopeSpec> ListGemmaRopes(const ModelConfig& config) {
+  return ListGemmaRopes(config, traits);
+}
+template <GemmaTraits traits>
+void GemmaForward(const ModelConfig& config, const Weights& weights, LayerOps& ops) {
+  GemmaForward(config, traits, weights, ops);
+}
+
 // The part of FamilySpec::shape_tiny that all generations share.
 void ShapeTinyGemma(ModelConfig& config, int64_t n_kv_heads);
 

@@ -267,6 +267,8 @@ RopeSpec RopeOf(const ModelConfig& c) {
 
 }  // namespace
 
+LlamaTraits PlainTraits(const ModelConfig& c) { return {.biases = EqualBiases(c)}; }
+
 std::vector<WeightSpec> ListLlamaWeights(const ModelConfig& c, const LlamaTraits& traits) {
   return DecoderLister(c, traits).Run();
 }

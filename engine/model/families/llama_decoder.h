@@ -69,6 +69,9 @@ struct LlamaTraits {
   ExpertNames experts = {};  // of layers with experts, in place of the MLP
 };
 
+// Llama's own: biases of q, k, v and o where the config has them.
+LlamaTraits PlainTraits(const ModelConfig& config);
+
 // Multipliers, limits and layers without rope are in the config. A block lists: norm, q, k, v, o,
 // norms of q and k, norm, norm, MLP, norm.
 std::vector<WeightSpec> ListLlamaWeights(const ModelConfig& config, const LlamaTraits& traits);
@@ -77,5 +80,15 @@ std::vector<RopeSpec> ListLlamaRopes(const ModelConfig& config);
 std::vector<RopeSpec> ListInterleavedRopes(const ModelConfig& config);
 void LlamaForward(const ModelConfig& config, const LlamaTraits& traits, const Weights& weights,
                   LayerOps& ops);
+
+// The same for a FamilySpec, with the family's traits.
+template <LlamaTraits (*traits)(const ModelConfig&)>
+std::vector<WeightSpec> ListLlamaWeights(const ModelConfig& config) {
+  return ListLlamaWeights(config, traits(config));
+}
+template <LlamaTraits (*traits)(const ModelConfig&)>
+void LlamaForward(const ModelConfig& config, const Weights& weights, LayerOps& ops) {
+  LlamaForward(config, traits(config), weights, ops);
+}
 
 }  // namespace tandem::engine

@@ -59,16 +59,10 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
+  return {.biases = EqualBiases(c),
           .norm = NormKind::kLayerWithoutBias,
           .norms = {.mlp_in = ""},
           .parallel = true};
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -114,9 +108,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListInterleavedRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

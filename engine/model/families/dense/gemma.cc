@@ -55,14 +55,6 @@ Json WriteConfig(const ModelConfig& c) {
 
 constexpr GemmaTraits kTraits{};
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListGemmaWeights(c, kTraits); }
-
-std::vector<RopeSpec> ListRopes(const ModelConfig& c) { return ListGemmaRopes(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  GemmaForward(c, kTraits, weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) { ShapeTinyGemma(c, 1); }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
@@ -114,9 +106,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
-    .list_ropes = ListRopes,
-    .forward = Forward,
+    .list_weights = ListGemmaWeights<kTraits>,
+    .list_ropes = ListGemmaRopes<kTraits>,
+    .forward = GemmaForward<kTraits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,

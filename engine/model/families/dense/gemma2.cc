@@ -56,14 +56,6 @@ Json WriteConfig(const ModelConfig& c) {
 
 constexpr GemmaTraits kTraits{.output_norms = true};
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListGemmaWeights(c, kTraits); }
-
-std::vector<RopeSpec> ListRopes(const ModelConfig& c) { return ListGemmaRopes(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  GemmaForward(c, kTraits, weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   ShapeTinyGemma(c, 2);
   WindowEveryOtherLayer(c);
@@ -143,9 +135,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
-    .list_ropes = ListRopes,
-    .forward = Forward,
+    .list_weights = ListGemmaWeights<kTraits>,
+    .list_ropes = ListGemmaRopes<kTraits>,
+    .forward = GemmaForward<kTraits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,

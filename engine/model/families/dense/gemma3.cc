@@ -69,12 +69,6 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-std::vector<RopeSpec> ListRopes(const ModelConfig& c) { return ListGemmaRopes(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  GemmaForward(c, kTraits, weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   c.n_layers = 3;
   ShapeTinyGemma(c, 2);
@@ -167,8 +161,8 @@ extern constinit const FamilySpec kFamily{
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
     .list_weights = ListWeights,
-    .list_ropes = ListRopes,
-    .forward = Forward,
+    .list_ropes = ListGemmaRopes<kTraits>,
+    .forward = GemmaForward<kTraits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,

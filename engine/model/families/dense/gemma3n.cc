@@ -249,8 +249,6 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-std::vector<RopeSpec> ListRopes(const ModelConfig& c) { return ListGemmaRopes(c, kTraits); }
-
 // Weights of a layer's AltUp.
 struct StreamWeights {
   const Weight &norm, &router, &predict, &correct, &scale;
@@ -408,7 +406,7 @@ extern constinit const FamilySpec kFamily{
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
     .list_weights = ListWeights,
-    .list_ropes = ListRopes,
+    .list_ropes = ListGemmaRopes<kTraits>,
     .forward = Forward,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,

@@ -35,12 +35,6 @@ LlamaTraits Traits(const ModelConfig& c) {
   return {.biases = {.qkv = c.attention_bias}, .mlp = MlpKind::kFusedGate};
 }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) { ShapeTinyGlm(c); }
 
 constexpr auto kGgufParts = std::to_array<GgufPart>({
@@ -78,9 +72,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListInterleavedRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kGlmLoraNames,

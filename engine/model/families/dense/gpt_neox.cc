@@ -73,7 +73,7 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  LlamaTraits traits{.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
+  LlamaTraits traits{.biases = EqualBiases(c),
                      .fused_qkv = true,
                      .qkv_by_head = true,
                      .norm = NormKind::kLayer,
@@ -91,12 +91,6 @@ LlamaTraits Traits(const ModelConfig& c) {
   return traits;
 }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   c.rotary_dim = 4;
   c.activation = Activation::kGelu;
@@ -112,9 +106,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
 };
 

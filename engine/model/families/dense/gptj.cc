@@ -105,12 +105,6 @@ LlamaTraits Traits(const ModelConfig&) {
   return traits;
 }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   c.rotary_dim = 4;
   c.activation = Activation::kGeluTanh;
@@ -126,9 +120,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListInterleavedRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
 };
 

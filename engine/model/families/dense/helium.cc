@@ -56,12 +56,6 @@ Json WriteConfig(const ModelConfig& c) {
 
 LlamaTraits Traits(const ModelConfig& c) { return {.biases = {.qkv = c.attention_bias}}; }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   c.attention.n_kv_heads = 2;
   c.attention_bias = c.mlp_bias = true;
@@ -75,9 +69,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListInterleavedRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .lora = &kDecoderLoraNames,
 };

@@ -67,18 +67,11 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  LlamaTraits traits{.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
-                     .qk_norm = QkNorm::kHeads,
-                     .qk_norm_after_rope = true};
+  LlamaTraits traits{
+      .biases = EqualBiases(c), .qk_norm = QkNorm::kHeads, .qk_norm_after_rope = true};
   traits.names.q_norm = "query_layernorm";
   traits.names.k_norm = "key_layernorm";
   return traits;
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -122,9 +115,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

@@ -101,13 +101,7 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-constexpr LlamaTraits kTraits{};
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, kTraits, weights, ops);
-}
+LlamaTraits Traits(const ModelConfig&) { return {}; }
 
 void ShapeTiny(ModelConfig& c) {
   c.attention.n_kv_heads = 2;
@@ -164,9 +158,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

@@ -35,15 +35,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
 Json WriteConfig(const ModelConfig& c) { return WriteDecoder(c, "Olmo2ForCausalLM", "olmo2"); }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
-          .qk_norm = QkNorm::kWidth,
-          .norms = kNormsAfter};
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
+  return {.biases = EqualBiases(c), .qk_norm = QkNorm::kWidth, .norms = kNormsAfter};
 }
 
 void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
@@ -71,9 +63,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

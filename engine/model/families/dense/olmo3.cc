@@ -89,20 +89,12 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
-          .qk_norm = QkNorm::kWidth,
-          .norms = kNormsAfter};
+  return {.biases = EqualBiases(c), .qk_norm = QkNorm::kWidth, .norms = kNormsAfter};
 }
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
 
 std::vector<RopeSpec> ListRopes(const ModelConfig& c) {
   return {ScaledRope(c.attention.head_dim, c.rope_theta, c.rope_scaling),
           ScaledRope(c.attention.head_dim, c.local_rope_theta, RopeScaling{})};
-}
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -185,9 +177,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,

@@ -45,13 +45,7 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-constexpr LlamaTraits kTraits{.biases = {.qkv = true, .o = false}};
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, kTraits, weights, ops);
-}
+LlamaTraits Traits(const ModelConfig&) { return {.biases = {.qkv = true, .o = false}}; }
 
 void ShapeTiny(ModelConfig& c) { WindowEveryOtherLayer(c); }
 
@@ -89,9 +83,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,

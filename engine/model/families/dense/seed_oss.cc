@@ -56,12 +56,6 @@ LlamaTraits Traits(const ModelConfig& c) {
   return {.biases = {.qkv = c.attention_bias, .o = c.attention_out_bias}};
 }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   c.attention.n_kv_heads = 2;
   c.attention_bias = true;
@@ -107,9 +101,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

@@ -84,16 +84,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias}};
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void SetDefaultRopes(ModelConfig& c) {
   c.layer_ropes.clear();
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
@@ -141,9 +131,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<PlainTraits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<PlainTraits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

@@ -60,18 +60,10 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  LlamaTraits traits{.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
-                     .norm = NormKind::kLayer,
-                     .mlp = MlpKind::kPlain};
+  LlamaTraits traits{.biases = EqualBiases(c), .norm = NormKind::kLayer, .mlp = MlpKind::kPlain};
   traits.names.up = "c_fc";
   traits.names.down = "c_proj";
   return traits;
-}
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -136,9 +128,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,

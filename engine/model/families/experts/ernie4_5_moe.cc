@@ -105,19 +105,16 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-constexpr LlamaTraits kTraits{
-    .experts = {.selection_bias = "mlp.moe_statics.e_score_correction_bias"}};
+constexpr std::string_view kSelectionBias = "mlp.moe_statics.e_score_correction_bias";
+
+LlamaTraits Traits(const ModelConfig&) { return {.experts = {.selection_bias = kSelectionBias}}; }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
-  std::vector<WeightSpec> specs = ListLlamaWeights(c, kTraits);
+  std::vector<WeightSpec> specs = ListLlamaWeights(c, Traits(c));
   for (WeightSpec& spec : specs) {
-    if (spec.name.ends_with(kTraits.experts.selection_bias)) spec.source_shape = {1, spec.n};
+    if (spec.name.ends_with(kSelectionBias)) spec.source_shape = {1, spec.n};
   }
   return specs;
-}
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, kTraits, weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -216,7 +213,7 @@ extern constinit const FamilySpec kFamily{
     .write_config = WriteConfig,
     .list_weights = ListWeights,
     .list_ropes = ListInterleavedRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kExpertLoraNames,

@@ -152,17 +152,13 @@ struct Layer {
   ExpertLayers gate, up, down;
 };
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
-    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     specs.push_back(VectorSpec(prefix + "self_attn.sinks", c.attention.n_heads));
     specs.push_back(VectorSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
     const int64_t n_experts = c.experts.router.n_experts, ffn = c.experts.ffn_dim;
@@ -187,7 +183,7 @@ ExpertLayers TakeExpertLayers(WeightCursor& w, const ModelConfig& c) {
 
 Layer TakeLayer(WeightCursor& w, const ModelConfig& c) {
   return {w.Take(),
-          TakeSelfAttention(w, Biases(c)),
+          TakeSelfAttention(w, EqualBiases(c)),
           w.Take(),
           w.Take(),
           TakeProjection(w, true),

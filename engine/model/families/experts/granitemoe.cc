@@ -52,7 +52,7 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias},
+  return {.biases = EqualBiases(c),
           .experts = {.router = "block_sparse_moe.router.layer.weight",
                       .experts = "block_sparse_moe.experts"}};
 }
@@ -71,10 +71,6 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
                    .first_row = is_up ? c.experts.ffn_dim : 0}};
   }
   return specs;
-}
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -136,7 +132,7 @@ extern constinit const FamilySpec kFamily{
     .write_config = WriteConfig,
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
 };

@@ -191,10 +191,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 // Each projection of each expert is a part of the layer's stacked tensors, gates before ups. In a
 // multimodal model these lie in its language model.
 void AddStacks(const ModelConfig& c, std::vector<WeightSpec>& specs) {
@@ -221,7 +217,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
-    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     specs.push_back(VectorSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
     if (c.HasExperts(layer)) {
       ListExpertMlp(specs, prefix, c, kNames);
@@ -302,7 +298,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   Act x = ops.Embed(embedding);
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
-    x = ops.Add(x, Attend(ops, TakeSelfAttention(w, Biases(c)), c, h, layer));
+    x = ops.Add(x, Attend(ops, TakeSelfAttention(w, EqualBiases(c)), c, h, layer));
     const Act m = ops.RmsNormF32(x, w.Take(), c.norm_eps);
     x = ops.Add(x, c.HasExperts(layer) ? Experts(ops, TakeExpertMlp(w, c, kNames), c, m)
                                        : RunGatedMlp(ops, m, TakeGatedMlp(w, c), c));

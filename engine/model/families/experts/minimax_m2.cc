@@ -70,19 +70,14 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-constexpr LlamaTraits kTraits{
-    .qk_norm = QkNorm::kWidth,
-    .experts = {.router = "block_sparse_moe.gate.weight",
-                .selection_bias = "block_sparse_moe.e_score_correction_bias",
-                .experts = "block_sparse_moe.experts",
-                .gate = "w1",
-                .up = "w3",
-                .down = "w2"}};
-
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, kTraits, weights, ops);
+LlamaTraits Traits(const ModelConfig&) {
+  return {.qk_norm = QkNorm::kWidth,
+          .experts = {.router = "block_sparse_moe.gate.weight",
+                      .selection_bias = "block_sparse_moe.e_score_correction_bias",
+                      .experts = "block_sparse_moe.experts",
+                      .gate = "w1",
+                      .up = "w3",
+                      .down = "w2"}};
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -150,9 +145,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
 };

@@ -69,12 +69,6 @@ LlamaTraits Traits(const ModelConfig& c) {
       .experts = {.shared = "mlp.shared_expert", .shared_gate = "mlp.shared_expert_gate.weight"}};
 }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListLlamaWeights(c, Traits(c)); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   c.attention.n_kv_heads = 2;
   c.attention_bias = true;
@@ -142,9 +136,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .lora = &kExpertLoraNames,

@@ -57,7 +57,7 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 LlamaTraits Traits(const ModelConfig& c) {
-  return {.biases = {.qkv = c.attention_bias, .o = c.attention_bias}, .qk_norm = QkNorm::kHeads};
+  return {.biases = EqualBiases(c), .qk_norm = QkNorm::kHeads};
 }
 
 // The text part of Qwen3-VL stacks the experts of a layer with the inputs first:
@@ -79,10 +79,6 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
          .is_written = false});
   }
   return specs;
-}
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  LlamaForward(c, Traits(c), weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -135,7 +131,7 @@ extern constinit const FamilySpec kFamily{
     .write_config = WriteConfig,
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = LlamaForward<Traits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,

@@ -83,10 +83,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
@@ -96,7 +92,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     if (c.IsRecurrent(layer)) {
       ListMamba(specs, prefix + "mamba.", c);
     } else {
-      ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+      ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     }
     specs.push_back(VectorSpec(prefix + "pre_ff_layernorm.weight", c.hidden_dim));
     ListGatedMlp(specs, prefix + "feed_forward", c);
@@ -124,7 +120,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, c.IsRecurrent(layer)
                        ? RunMamba(ops, w, c, h)
-                       : Attend(ops, TakeSelfAttention(w, Biases(c)), c, h, layer));
+                       : Attend(ops, TakeSelfAttention(w, EqualBiases(c)), c, h, layer));
     const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, RunGatedMlp(ops, m, TakeGatedMlp(w, c), c));
   }

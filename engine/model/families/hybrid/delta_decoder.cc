@@ -18,10 +18,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kDeltaLayer = "linear_attention";
 
-AttentionBiases DeltaBiases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 // Channels of the convolution: all q, all k, all v.
 int64_t KeyDim(const DeltaSpec& d) { return d.n_k_heads * d.k_dim; }
 
@@ -62,7 +58,7 @@ void ListDeltaNet(std::vector<WeightSpec>& specs, const std::string& prefix, con
 void ListGatedAttention(std::vector<WeightSpec>& specs, const std::string& prefix,
                         const ModelConfig& c) {
   const AttentionSpec& a = c.attention;
-  const AttentionBiases biases = DeltaBiases(c);
+  const AttentionBiases biases = EqualBiases(c);
   const int64_t hidden = c.hidden_dim;
   const int64_t q_dim = a.n_heads * a.head_dim, kv_dim = a.n_kv_heads * a.head_dim;
   const std::string name = prefix + "self_attn.";
@@ -113,7 +109,7 @@ Act DeltaNet(LayerOps& ops, WeightCursor& w, const ModelConfig& c, const DeltaTr
 
 Act GatedAttention(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h, int64_t layer) {
   const AttentionSpec& a = c.attention;
-  const SelfAttention attention = TakeSelfAttention(w, DeltaBiases(c));
+  const SelfAttention attention = TakeSelfAttention(w, EqualBiases(c));
   const Weight& q_norm = w.Take();
   const Weight& k_norm = w.Take();
   const Act both = Project(ops, h, attention.q);  // of each head: the query, then the gate

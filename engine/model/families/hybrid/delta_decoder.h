@@ -31,6 +31,15 @@ void WriteDelta(const ModelConfig& config, nlohmann::ordered_json& json);
 std::vector<WeightSpec> ListDeltaDecoder(const ModelConfig& config, const DeltaTraits& traits);
 void DeltaDecoderForward(const ModelConfig& config, const DeltaTraits& traits,
                          const Weights& weights, LayerOps& ops);
+// The same for a FamilySpec.
+template <DeltaTraits traits>
+std::vector<WeightSpec> ListDeltaDecoder(const ModelConfig& config) {
+  return ListDeltaDecoder(config, traits);
+}
+template <DeltaTraits traits>
+void DeltaDecoderForward(const ModelConfig& config, const Weights& weights, LayerOps& ops) {
+  DeltaDecoderForward(config, traits, weights, ops);
+}
 void ShapeTinyDelta(ModelConfig& config);
 
 }  // namespace tandem::engine

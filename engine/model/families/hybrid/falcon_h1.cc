@@ -114,10 +114,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
@@ -125,7 +121,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     ListMamba(specs, prefix + "mamba.", c);
-    ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+    ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     specs.push_back(VectorSpec(prefix + "pre_ff_layernorm.weight", c.hidden_dim));
     ListGatedMlp(specs, prefix + "feed_forward", c);
   }
@@ -160,7 +156,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const Act h = ops.RmsNormF32(x, w.Take(), c.norm_eps);
     const Act scanned = RunMamba(ops, w, c, Multiplied(ops, h, c.branches.scan_in));
-    const Act attended = Attend(ops, TakeSelfAttention(w, Biases(c)), c, h, layer);
+    const Act attended = Attend(ops, TakeSelfAttention(w, EqualBiases(c)), c, h, layer);
     const Act mixed = ops.Add(Multiplied(ops, scanned, c.branches.scan_out),
                               Multiplied(ops, attended, c.branches.attention_out));
     x = ops.Add(x, mixed);

@@ -103,10 +103,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-AttentionBiases Biases(const ModelConfig& c) {
-  return {.qkv = c.attention_bias, .o = c.attention_bias};
-}
-
 // Each projection of each expert is a part of the layer's stacked tensors, gates above ups.
 void AddStacks(const ModelConfig& c, std::vector<WeightSpec>& specs) {
   for (WeightSpec& spec : specs) {
@@ -130,7 +126,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     if (c.IsRecurrent(layer)) {
       ListMamba(specs, prefix + "mamba.", c);
     } else {
-      ListSelfAttention(specs, prefix + "self_attn", c, Biases(c));
+      ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     }
     specs.push_back(VectorSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
     if (c.HasExperts(layer)) ListExpertMlp(specs, prefix, c, kNames);
@@ -148,7 +144,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
 }
 
 Act Attend(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h, int64_t layer) {
-  const SelfAttention attention = TakeSelfAttention(w, Biases(c));
+  const SelfAttention attention = TakeSelfAttention(w, EqualBiases(c));
   const bool rotates = c.LayerRope(layer) != ModelConfig::kNoRope;
   Act q = Project(ops, h, attention.q), k = Project(ops, h, attention.k);
   if (rotates) {

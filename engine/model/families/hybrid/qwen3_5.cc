@@ -20,6 +20,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 4> kArchitectures{
     "Qwen3_5ForCausalLM", "qwen3_5_text", "Qwen3_5ForConditionalGeneration", "qwen3_5"};
 
+constexpr DeltaTraits kTraits{};
+
 ModelConfig ParseConfig(const Json& outer, const std::string& source) {
   const Json json = TextConfig(outer, source);
   ModelConfig c = ParseDecoder(json,
@@ -44,13 +46,9 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
-  std::vector<WeightSpec> specs = ListDeltaDecoder(c, {});
+  std::vector<WeightSpec> specs = ListDeltaDecoder(c, kTraits);
   AddMultimodalNames(specs);
   return specs;
-}
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  DeltaDecoderForward(c, {}, weights, ops);
 }
 
 constexpr auto kGgufParts =
@@ -73,7 +71,7 @@ extern constinit const FamilySpec kFamily{
     .write_config = WriteConfig,
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = DeltaDecoderForward<kTraits>,
     .shape_tiny = ShapeTinyDelta,
     .gguf = &kGguf,
 };

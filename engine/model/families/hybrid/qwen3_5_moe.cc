@@ -24,6 +24,7 @@ constexpr std::array<std::string_view, 4> kArchitectures{
     "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", "Qwen3_5MoeForConditionalGeneration",
     "qwen3_5_moe"};
 
+constexpr DeltaTraits kTraits{};
 constexpr ExpertKeys kKeys{.n_experts = 256, .n_chosen = 8, .normalise = true, .ffn_dim = 512};
 
 ModelConfig ParseConfig(const Json& outer, const std::string& source) {
@@ -82,14 +83,10 @@ void AddStackedExperts(const ModelConfig& c, std::vector<WeightSpec>& specs) {
 }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
-  std::vector<WeightSpec> specs = ListDeltaDecoder(c, {});
+  std::vector<WeightSpec> specs = ListDeltaDecoder(c, kTraits);
   AddMultimodalNames(specs);
   AddStackedExperts(c, specs);
   return specs;
-}
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  DeltaDecoderForward(c, {}, weights, ops);
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -131,7 +128,7 @@ extern constinit const FamilySpec kFamily{
     .write_config = WriteConfig,
     .list_weights = ListWeights,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = DeltaDecoderForward<kTraits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
 };

@@ -55,12 +55,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-std::vector<WeightSpec> ListWeights(const ModelConfig& c) { return ListDeltaDecoder(c, kTraits); }
-
-void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
-  DeltaDecoderForward(c, kTraits, weights, ops);
-}
-
 void ShapeTiny(ModelConfig& c) {
   ShapeTinyDelta(c);
   ShapeTinyExperts(c);
@@ -161,9 +155,9 @@ extern constinit const FamilySpec kFamily{
     .architectures = kArchitectures,
     .parse_config = ParseConfig,
     .write_config = WriteConfig,
-    .list_weights = ListWeights,
+    .list_weights = ListDeltaDecoder<kTraits>,
     .list_ropes = ListLlamaRopes,
-    .forward = Forward,
+    .forward = DeltaDecoderForward<kTraits>,
     .shape_tiny = ShapeTiny,
     .gguf = &kGguf,
     .maxtext = &kMaxText,
