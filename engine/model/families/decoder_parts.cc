@@ -50,6 +50,22 @@ std::span<const Weight> WeightCursor::TakeMany(int64_t count) {
   return weights_.subspan(next_ - n, n);
 }
 
+std::string LayerPrefix(int64_t layer) { return "model.layers." + std::to_string(layer) + "."; }
+
+void ListHead(std::vector<WeightSpec>& specs, WeightSpec norm, const ModelConfig& config) {
+  specs.push_back(std::move(norm));
+  if (config.tied_embeddings) return;
+  specs.push_back(MatrixSpec("lm_head.weight", config.vocab_size, config.hidden_dim));
+}
+
+void RunHead(LayerOps& ops, WeightCursor& weights, const Weight& embedding,
+             const ModelConfig& config, Act x) {
+  const Act normed = ops.RmsNorm(x, weights.Take(), config.norm_eps);
+  const Weight& head = config.tied_embeddings ? embedding : weights.Take();
+  ops.Logits(normed, head, nullptr, config.logit_cap);
+  TANDEM_CHECK(weights.at_end());
+}
+
 void ListProjection(std::vector<WeightSpec>& specs, const std::string& name, int64_t n, int64_t k,
                     bool bias) {
   specs.push_back(MatrixSpec(name + ".weight", n, k));
@@ -84,6 +100,19 @@ void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix
 SelfAttention TakeSelfAttention(WeightCursor& weights, AttentionBiases biases) {
   return {TakeProjection(weights, biases.qkv), TakeProjection(weights, biases.qkv),
           TakeProjection(weights, biases.qkv), TakeProjection(weights, biases.o)};
+}
+
+Act RunSelfAttention(LayerOps& ops, const SelfAttention& attention, const ModelConfig& config,
+                     Act h, int64_t layer, const Weight* sinks) {
+  const int8_t table = config.LayerRope(layer);
+  const auto rotate = [&](Act x) {
+    return table == ModelConfig::kNoRope ? x : ops.Rope(x, static_cast<size_t>(table));
+  };
+  const Act q = rotate(Project(ops, h, attention.q));
+  const Act k = rotate(Project(ops, h, attention.k));
+  const Act v = Project(ops, h, attention.v);
+  const AttentionSpec spec = config.LayerAttention(layer);
+  return Project(ops, ops.Attention(q, k, v, spec, layer, sinks), attention.o);
 }
 
 void ListGatedMlp(std::vector<WeightSpec>& specs, const std::string& prefix,

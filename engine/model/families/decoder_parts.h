@@ -39,6 +39,14 @@ class WeightCursor {
   size_t next_ = 0;
 };
 
+// "model.layers.LAYER.".
+std::string LayerPrefix(int64_t layer);
+// The last norm, then lm_head where it is not the embedding.
+void ListHead(std::vector<WeightSpec>& specs, WeightSpec norm, const ModelConfig& config);
+// The logits of the last layer's result. All weights are taken then.
+void RunHead(LayerOps& ops, WeightCursor& weights, const Weight& embedding,
+             const ModelConfig& config, Act x);
+
 // A linear layer: NAME.weight and, where the model has them, NAME.bias.
 struct Projection {
   const Weight& weight;
@@ -62,6 +70,9 @@ AttentionBiases EqualBiases(const ModelConfig& config);
 void ListSelfAttention(std::vector<WeightSpec>& specs, const std::string& prefix,
                        const ModelConfig& config, AttentionBiases biases);
 SelfAttention TakeSelfAttention(WeightCursor& weights, AttentionBiases biases);
+// `h` is the layer's normed input. q and k rotate where the layer has rope.
+Act RunSelfAttention(LayerOps& ops, const SelfAttention& attention, const ModelConfig& config,
+                     Act h, int64_t layer, const Weight* sinks = nullptr);
 
 // PREFIX.gate_proj, up_proj and down_proj: down(activation(gate(x)) * up(x)).
 struct GatedMlp {

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "engine/base/check.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/hf_config.h"
@@ -94,7 +93,7 @@ std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& c, const GemmaTraits
   };
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     norm(prefix + "input_layernorm", c.hidden_dim);
     ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     if (traits.qk_norm) {
@@ -107,10 +106,7 @@ std::vector<WeightSpec> ListGemmaWeights(const ModelConfig& c, const GemmaTraits
     ListGatedMlp(specs, prefix + "mlp", c);
     if (traits.output_norms) norm(prefix + "post_feedforward_layernorm", c.hidden_dim);
   }
-  norm("model.norm", c.hidden_dim);
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, OffsetNormSpec("model.norm.weight", c.hidden_dim), c);
   return specs;
 }
 
@@ -131,9 +127,7 @@ void GemmaForward(const ModelConfig& c, const GemmaTraits& traits, const Weights
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     x = Block(TakeLayer(w, c, traits), c, traits, x, layer, ops);
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, c.logit_cap);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTinyGemma(ModelConfig& c, int64_t n_kv_heads) {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -176,7 +175,7 @@ std::vector<WeightSpec> ListLatentWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, hidden));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     const std::string attn = prefix + "self_attn.";
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", hidden));
     if (c.latent.q_rank > 0) {
@@ -199,8 +198,7 @@ std::vector<WeightSpec> ListLatentWeights(const ModelConfig& c) {
       ListGatedMlp(specs, prefix + "mlp", c);
     }
   }
-  specs.push_back(VectorSpec("model.norm.weight", hidden));
-  if (!c.tied_embeddings) specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, hidden));
+  ListHead(specs, VectorSpec("model.norm.weight", hidden), c);
   AddMultimodalNames(specs);
   return specs;
 }
@@ -226,9 +224,7 @@ void LatentForward(const ModelConfig& c, const Weights& weights, LayerOps& ops) 
       x = ops.Add(x, RunGatedMlp(ops, m, TakeGatedMlp(w, c), c));
     }
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTinyLatent(ModelConfig& c) {

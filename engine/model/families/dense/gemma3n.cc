@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -211,7 +210,7 @@ void ListStreams(std::vector<WeightSpec>& specs, const std::string& prefix, cons
 }
 
 void ListLayer(std::vector<WeightSpec>& specs, const ModelConfig& c, int64_t layer) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const std::string prefix = LayerPrefix(layer);
   const auto norm = [&](const char* name) {
     specs.push_back(VectorSpec(prefix + name + ".weight", c.hidden_dim));
   };
@@ -241,10 +240,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   list_streams("altup_projections");
   for (int64_t layer = 0; layer < c.n_layers; ++layer) ListLayer(specs, c, layer);
   list_streams("altup_unembed_projections");
-  specs.push_back(VectorSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.norm.weight", c.hidden_dim), c);
   AddMultimodalNames(specs);
   return specs;
 }
@@ -367,10 +363,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     streams = Block(w, c, streams, inputs, layer, shared, ops);
   }
-  const Act gathered = Gather(w, streams, ops);
-  const Act normed = ops.RmsNorm(gathered, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, c.logit_cap);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, Gather(w, streams, ops));
 }
 
 void ShapeTiny(ModelConfig& c) {

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
@@ -212,7 +211,7 @@ void ListExpertBranch(std::vector<WeightSpec>& specs, const std::string& prefix,
 }
 
 void ListLayer(std::vector<WeightSpec>& specs, const ModelConfig& c, int64_t layer) {
-  const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+  const std::string prefix = LayerPrefix(layer);
   const int64_t hidden = c.hidden_dim;
   const auto norm = [&](const std::string& name, int64_t n) {
     specs.push_back(VectorSpec(name + ".weight", n));
@@ -233,10 +232,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   if (c.gemma.per_layer_dim > 0) ListLayerInputs(specs, c);
   for (int64_t layer = 0; layer < c.n_layers; ++layer) ListLayer(specs, c, layer);
-  specs.push_back(VectorSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.norm.weight", c.hidden_dim), c);
   AddMultimodalNames(specs);
   return specs;
 }
@@ -293,9 +289,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     x = Block(w, c, x, inputs, layer, shared, ops);
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, c.logit_cap);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTiny(ModelConfig& c) {

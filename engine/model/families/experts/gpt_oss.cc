@@ -7,7 +7,6 @@
 #include <span>
 #include <string>
 
-#include "engine/base/check.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -156,7 +155,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     specs.push_back(VectorSpec(prefix + "self_attn.sinks", c.attention.n_heads));
@@ -168,10 +167,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     ListExpertProjection(specs, experts, kUp, n_experts, ffn, c.hidden_dim);
     ListExpertProjection(specs, experts, kDown, n_experts, c.hidden_dim, ffn);
   }
-  specs.push_back(VectorSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.norm.weight", c.hidden_dim), c);
   return specs;
 }
 
@@ -204,11 +200,7 @@ Act RunExperts(const Layer& w, const ModelConfig& c, Act x, LayerOps& ops) {
 
 Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
   const Act h = ops.RmsNorm(x, w.attn_norm, c.norm_eps);  // [rows, hidden_dim]
-  const Act q = ops.Rope(Project(ops, h, w.attn.q), 0);
-  const Act k = ops.Rope(Project(ops, h, w.attn.k), 0);
-  const Act v = Project(ops, h, w.attn.v);
-  const Act attended = ops.Attention(q, k, v, c.LayerAttention(layer), layer, &w.sinks);
-  x = ops.Add(x, Project(ops, attended, w.attn.o));
+  x = ops.Add(x, RunSelfAttention(ops, w.attn, c, h, layer, &w.sinks));
   return ops.Add(x, RunExperts(w, c, ops.RmsNorm(x, w.mlp_norm, c.norm_eps), ops));
 }
 
@@ -219,9 +211,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     x = Block(TakeLayer(w, c), c, x, layer, ops);
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTiny(ModelConfig& c) {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
@@ -215,7 +214,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     specs.push_back(VectorSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
@@ -225,10 +224,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
       ListGatedMlp(specs, prefix + "feed_forward", c);
     }
   }
-  specs.push_back(VectorSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.norm.weight", c.hidden_dim), c);
   AddMultimodalNames(specs);
   AddStacks(c, specs);
   return specs;
@@ -303,9 +299,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     x = ops.Add(x, c.HasExperts(layer) ? Experts(ops, TakeExpertMlp(w, c, kNames), c, m)
                                        : RunGatedMlp(ops, m, TakeGatedMlp(w, c), c));
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTiny(ModelConfig& c) {

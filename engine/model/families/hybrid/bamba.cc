@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -87,7 +86,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     if (c.IsRecurrent(layer)) {
       ListMamba(specs, prefix + "mamba.", c);
@@ -97,19 +96,8 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     specs.push_back(VectorSpec(prefix + "pre_ff_layernorm.weight", c.hidden_dim));
     ListGatedMlp(specs, prefix + "feed_forward", c);
   }
-  specs.push_back(VectorSpec("model.final_layernorm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.final_layernorm.weight", c.hidden_dim), c);
   return specs;
-}
-
-Act Attend(LayerOps& ops, const SelfAttention& attention, const ModelConfig& c, Act h,
-           int64_t layer) {
-  const Act q = ops.Rope(Project(ops, h, attention.q), 0);
-  const Act k = ops.Rope(Project(ops, h, attention.k), 0);
-  const Act v = Project(ops, h, attention.v);
-  return Project(ops, ops.Attention(q, k, v, c.attention, layer), attention.o);
 }
 
 void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
@@ -120,13 +108,11 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, c.IsRecurrent(layer)
                        ? RunMamba(ops, w, c, h)
-                       : Attend(ops, TakeSelfAttention(w, EqualBiases(c)), c, h, layer));
+                       : RunSelfAttention(ops, TakeSelfAttention(w, EqualBiases(c)), c, h, layer));
     const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, RunGatedMlp(ops, m, TakeGatedMlp(w, c), c));
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTiny(ModelConfig& c) {

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -179,7 +178,7 @@ std::vector<WeightSpec> ListDeltaDecoder(const ModelConfig& c, const DeltaTraits
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(OffsetNormSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     if (c.IsRecurrent(layer)) {
       ListDeltaNet(specs, prefix, c, traits);
@@ -193,10 +192,7 @@ std::vector<WeightSpec> ListDeltaDecoder(const ModelConfig& c, const DeltaTraits
       ListGatedMlp(specs, prefix + "mlp", c);
     }
   }
-  specs.push_back(OffsetNormSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, OffsetNormSpec("model.norm.weight", c.hidden_dim), c);
   return specs;
 }
 
@@ -212,9 +208,7 @@ void DeltaDecoderForward(const ModelConfig& c, const DeltaTraits& traits, const 
     const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, Mlp(ops, w, c, m, layer));
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTinyDelta(ModelConfig& c) {

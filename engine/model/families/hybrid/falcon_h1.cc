@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -118,17 +117,14 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     ListMamba(specs, prefix + "mamba.", c);
     ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     specs.push_back(VectorSpec(prefix + "pre_ff_layernorm.weight", c.hidden_dim));
     ListGatedMlp(specs, prefix + "feed_forward", c);
   }
-  specs.push_back(VectorSpec("model.final_layernorm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.final_layernorm.weight", c.hidden_dim), c);
   return specs;
 }
 
@@ -163,10 +159,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, Mlp(ops, TakeGatedMlp(w, c), c, m));
   }
-  const Act normed = ops.RmsNormF32(x, w.Take(), c.norm_eps);
-  ops.Logits(Multiplied(ops, normed, c.logit_multiplier), c.tied_embeddings ? embedding : w.Take(),
-             nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunMultipliedHead(ops, w, embedding, c, x);
 }
 
 void ShapeTiny(ModelConfig& c) {

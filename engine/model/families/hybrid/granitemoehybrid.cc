@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -121,7 +120,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, c.hidden_dim));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(VectorSpec(prefix + "input_layernorm.weight", c.hidden_dim));
     if (c.IsRecurrent(layer)) {
       ListMamba(specs, prefix + "mamba.", c);
@@ -135,24 +134,9 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     specs.push_back(
         MatrixSpec(prefix + "shared_mlp.output_linear.weight", c.hidden_dim, c.ffn_dim));
   }
-  specs.push_back(VectorSpec("model.norm.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("model.norm.weight", c.hidden_dim), c);
   AddStacks(c, specs);
   return specs;
-}
-
-Act Attend(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h, int64_t layer) {
-  const SelfAttention attention = TakeSelfAttention(w, EqualBiases(c));
-  const bool rotates = c.LayerRope(layer) != ModelConfig::kNoRope;
-  Act q = Project(ops, h, attention.q), k = Project(ops, h, attention.k);
-  if (rotates) {
-    q = ops.Rope(q, 0);
-    k = ops.Rope(k, 0);
-  }
-  const Act v = Project(ops, h, attention.v);
-  return Project(ops, ops.Attention(q, k, v, c.attention, layer), attention.o);
 }
 
 Act SharedMlp(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act m) {
@@ -168,7 +152,10 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
   Act x = Multiplied(ops, ops.Embed(embedding), c.embedding_multiplier);
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
-    const Act mixed = c.IsRecurrent(layer) ? RunMamba(ops, w, c, h) : Attend(ops, w, c, h, layer);
+    const Act mixed =
+        c.IsRecurrent(layer)
+            ? RunMamba(ops, w, c, h)
+            : RunSelfAttention(ops, TakeSelfAttention(w, EqualBiases(c)), c, h, layer);
     x = ops.Add(x, Multiplied(ops, mixed, c.residual_multiplier));
     const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
     Act mlp;
@@ -180,10 +167,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     }
     x = ops.Add(x, Multiplied(ops, mlp, c.residual_multiplier));
   }
-  const Act normed = ops.RmsNormF32(x, w.Take(), c.norm_eps);
-  ops.Logits(Multiplied(ops, normed, c.logit_multiplier), c.tied_embeddings ? embedding : w.Take(),
-             nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunMultipliedHead(ops, w, embedding, c, x);
 }
 
 std::vector<RopeSpec> ListRopes(const ModelConfig& c) {

@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
@@ -131,7 +130,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("model.embed_tokens.weight", c.vocab_size, hidden));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const std::string prefix = "model.layers." + std::to_string(layer) + ".";
+    const std::string prefix = LayerPrefix(layer);
     specs.push_back(VectorSpec(prefix + "operator_norm.weight", hidden));
     if (c.IsRecurrent(layer)) {
       ListProjection(specs, prefix + "conv.in_proj", 3 * hidden, hidden, bias);
@@ -151,8 +150,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     ListProjection(specs, prefix + "feed_forward.w3", c.ffn_dim, hidden, false);
     ListProjection(specs, prefix + "feed_forward.w2", hidden, c.ffn_dim, false);
   }
-  specs.push_back(VectorSpec("model.embedding_norm.weight", hidden));
-  if (!c.tied_embeddings) specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, hidden));
+  ListHead(specs, VectorSpec("model.embedding_norm.weight", hidden), c);
   AddMultimodalNames(specs);
   return specs;
 }
@@ -192,9 +190,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act u = Project(ops, m, up);
     x = ops.Add(x, Project(ops, ops.GatedActivation(g, u, Activation::kSilu), down));
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 void ShapeTiny(ModelConfig& c) {

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -89,10 +88,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     specs.push_back(VectorSpec(prefix + "norm.weight", c.hidden_dim));
     ListMamba(specs, prefix + "mixer.", c);
   }
-  specs.push_back(VectorSpec("backbone.norm_f.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("backbone.norm_f.weight", c.hidden_dim), c);
   return specs;
 }
 
@@ -104,9 +100,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, RunMamba(ops, w, c, h));
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 std::vector<RopeSpec> ListRopes(const ModelConfig&) { return {}; }

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
@@ -116,6 +117,13 @@ Act GatedNorm(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act y, Act g
 
 Act Multiplied(LayerOps& ops, Act x, float factor) {
   return factor == 1 ? x : ops.Scale(x, factor);
+}
+
+void RunMultipliedHead(LayerOps& ops, WeightCursor& w, const Weight& embedding,
+                       const ModelConfig& c, Act x) {
+  const Act normed = Multiplied(ops, ops.RmsNormF32(x, w.Take(), c.norm_eps), c.logit_multiplier);
+  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
+  TANDEM_CHECK(w.at_end());
 }
 
 void ParseMamba(const Json& json, const MambaKeys& keys, ModelConfig& c,

@@ -52,5 +52,8 @@ void ShapeTinyMamba(ModelConfig& config);
 
 // x * factor, without an op for 1.
 Act Multiplied(LayerOps& ops, Act x, float factor);
+// As RunHead, with the multiplier of the logits.
+void RunMultipliedHead(LayerOps& ops, WeightCursor& weights, const Weight& embedding,
+                       const ModelConfig& config, Act x);
 
 }  // namespace tandem::engine

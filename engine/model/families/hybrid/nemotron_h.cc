@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
@@ -293,10 +292,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
     specs.push_back(VectorSpec(prefix + "norm.weight", c.hidden_dim));
     ListMixer(specs, prefix + "mixer.", c, layer);
   }
-  specs.push_back(VectorSpec("backbone.norm_f.weight", c.hidden_dim));
-  if (!c.tied_embeddings) {
-    specs.push_back(MatrixSpec("lm_head.weight", c.vocab_size, c.hidden_dim));
-  }
+  ListHead(specs, VectorSpec("backbone.norm_f.weight", c.hidden_dim), c);
   // The name of the decoder inside transformers 5, which saves the published one.
   for (WeightSpec& spec : specs) {
     if (spec.name.starts_with("backbone.")) spec.aliases = {"model." + spec.name.substr(9)};
@@ -330,19 +326,12 @@ Act Moe(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h) {
   return ops.Add(chosen, PlainMlp(ops, w, c, h));
 }
 
-Act Attend(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h, int64_t layer) {
-  const SelfAttention attention = TakeSelfAttention(w, {});
-  const Act q = Project(ops, h, attention.q), k = Project(ops, h, attention.k);
-  const Act v = Project(ops, h, attention.v);
-  return Project(ops, ops.Attention(q, k, v, c.attention, layer), attention.o);
-}
-
 Act RunMixer(LayerOps& ops, WeightCursor& w, const ModelConfig& c, Act h, int64_t layer) {
   switch (MixerOf(c, layer)) {
     case Mixer::kMamba:
       return RunMamba(ops, w, c, h);
     case Mixer::kAttention:
-      return Attend(ops, w, c, h, layer);
+      return RunSelfAttention(ops, TakeSelfAttention(w, {}), c, h, layer);
     case Mixer::kMlp:
       return PlainMlp(ops, w, c, h);
     case Mixer::kExperts:
@@ -359,9 +348,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act h = ops.RmsNorm(x, w.Take(), c.norm_eps);
     x = ops.Add(x, RunMixer(ops, w, c, h, layer));
   }
-  const Act normed = ops.RmsNorm(x, w.Take(), c.norm_eps);
-  ops.Logits(normed, c.tied_embeddings ? embedding : w.Take(), nullptr, 0);
-  TANDEM_CHECK(w.at_end());
+  RunHead(ops, w, embedding, c, x);
 }
 
 std::vector<RopeSpec> ListRopes(const ModelConfig&) { return {}; }
