@@ -6,6 +6,7 @@
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 
 namespace tandem::engine {
 namespace {
@@ -172,19 +173,10 @@ void ParseSparseLayers(const Json& json, ModelConfig& config, const std::string&
   std::vector<bool>& layers = config.experts.layers;
   layers.clear();
   for (int64_t i = 0; i < config.n_layers; ++i) layers.push_back((i + 1) % step == 0);
-  const auto dense = json.find("mlp_only_layers");
-  if (dense != json.end() && !dense->is_null()) {
-    if (!dense->is_array() || static_cast<int64_t>(dense->size()) > kMaxLayers) {
-      throw Error(ErrorCode::kDataLoss,
-                  source + ": field 'mlp_only_layers' must be a list of layer numbers");
-    }
-    for (const Json& element : *dense) {
-      Json wrapped = Json::object();
-      wrapped["mlp_only_layers"] = element;
-      // A number beyond the layers names none of them, as in transformers.
-      const int64_t i = JsonInt(wrapped, "mlp_only_layers", 0, kMaxLayers, source);
-      if (i < config.n_layers) layers[static_cast<size_t>(i)] = false;
-    }
+  const auto dense = ParseLayerNumbers(json, "mlp_only_layers", kMaxLayers, source);
+  for (const int64_t i : dense.value_or(std::vector<int64_t>())) {
+    // A number beyond the layers names none of them, as in transformers.
+    if (i < config.n_layers) layers[static_cast<size_t>(i)] = false;
   }
   if (std::find(layers.begin(), layers.end(), false) == layers.end()) layers.clear();
 }

@@ -10,6 +10,7 @@
 #include "engine/base/quoted.h"
 #include "engine/model/families/gguf_rope.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
@@ -159,17 +160,14 @@ void ReadGgufWindows(const GgufMetadata& metadata, Json& json) {
   json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
   const auto by_layer = metadata.Ints("attention.sliding_window_pattern");
   if (!by_layer) return;
-  Json types = Json::array();
-  for (const int64_t windowed : *by_layer) {
-    types.push_back(windowed != 0 ? "sliding_attention" : "full_attention");
-  }
-  json["layer_types"] = std::move(types);
+  json["layer_types"] =
+      LayerKindsToJson(std::vector<bool>(by_layer->begin(), by_layer->end()), kWindowedLayer);
 }
 
 void ListFullLayersWithoutWindow(Json& json) {
   const int64_t n_layers = json["num_hidden_layers"].get<int64_t>();
   if (!json["sliding_window"].is_null() || n_layers <= 0 || n_layers > kMaxLayers) return;
-  json["layer_types"] = std::vector<std::string>(static_cast<size_t>(n_layers), "full_attention");
+  json["layer_types"] = std::vector<std::string>(static_cast<size_t>(n_layers), kFullLayer);
 }
 
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
@@ -234,11 +232,7 @@ void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings
 void AddGgufWindowsByLayer(const ModelConfig& config, std::vector<GgufSetting>& settings) {
   if (!HasWindow(config)) return;
   AddGgufWindow(config, settings);
-  std::vector<bool> windowed;
-  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    windowed.push_back(IsWindowed(config, layer));
-  }
-  settings.push_back({"attention.sliding_window_pattern", std::move(windowed)});
+  settings.push_back({kGgufWindowPattern, WindowedLayers(config)});
 }
 
 void AddGgufCaps(const ModelConfig& config, std::vector<GgufSetting>& settings) {

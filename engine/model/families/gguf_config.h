@@ -13,6 +13,8 @@ namespace tandem::engine {
 
 // Parts of GgufArchitecture::read_config and write_config that families share.
 
+inline constexpr std::string_view kGgufWindowPattern = "attention.sliding_window_pattern";
+
 // The double that prints like the nearest float: GGUF keys hold 32-bit floats such as 1e-05.
 double Shortest(double value);
 

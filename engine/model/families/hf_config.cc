@@ -1,6 +1,5 @@
 #include "engine/model/families/hf_config.h"
 
-#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -10,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
@@ -19,14 +19,6 @@ using Json = nlohmann::ordered_json;
 
 // Enough for any model; limits the work per decoding step that a hostile list could cause.
 constexpr size_t kMaxTokenList = 64;
-constexpr int64_t kMaxWindow = int64_t{1} << 40;
-constexpr const char* kWindowedLayer = "sliding_attention";
-constexpr const char* kFullLayer = "full_attention";
-
-bool IsNull(const Json& object, const char* field) {
-  const auto found = object.find(field);
-  return found != object.end() && found->is_null();
-}
 
 // Head counts. An explicit null means Llama's default (as many as query heads), even where the
 // class has a different one.
@@ -170,99 +162,27 @@ const char* ActivationName(Activation activation) {
   TANDEM_CHECK(false);
 }
 
-int64_t ParseWindow(const Json& config, int64_t fallback, const std::string& source) {
-  if (IsNull(config, "sliding_window")) return 0;
-  return JsonIntOr(config, "sliding_window", fallback, 1, kMaxWindow, source);
-}
-
-void ParseLayerTypes(const Json& json, const std::function<bool(int64_t layer)>& by_default,
-                     ModelConfig& config, const std::string& source) {
-  const auto types = json.find("layer_types");
-  const bool given = types != json.end() && !types->is_null();
-  if (given && (!types->is_array() || static_cast<int64_t>(types->size()) != config.n_layers)) {
-    throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' must be a list of " +
-                                          std::to_string(config.n_layers) + " names");
-  }
-  config.windowed_layers.clear();
-  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    if (!given) {
-      config.windowed_layers.push_back(config.attention.window > 0 && by_default(layer));
-      continue;
-    }
-    Json wrapped = Json::object();
-    wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
-    const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
-    if (type != kWindowedLayer && type != kFullLayer) {
-      ThrowUnsupported(source, "layer type " + Quoted(type) + " in 'layer_types'" +
-                                   "; supported are '" + kFullLayer + "' and '" + kWindowedLayer +
-                                   "'");
-    }
-    config.windowed_layers.push_back(type == kWindowedLayer);
-    if (type == kWindowedLayer && config.attention.window == 0) {
-      throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' has a '" + kWindowedLayer +
-                                            "', but field 'sliding_window' is missing");
-    }
-  }
-  const auto& windowed = config.windowed_layers;
-  if (std::find(windowed.begin(), windowed.end(), true) == windowed.end()) {
-    config.attention.window = 0;
-    config.windowed_layers.clear();
-  }
-}
-
-Json LayerTypesToJson(const ModelConfig& config) {
-  Json types = Json::array();
-  for (int64_t layer = 0; layer < config.n_layers; ++layer) {
-    types.push_back(config.LayerAttention(layer).window > 0 ? kWindowedLayer : kFullLayer);
-  }
-  return types;
-}
-
-void ParseQwenWindows(const Json& json, ModelConfig& config, const std::string& source) {
-  const bool used = JsonBoolOr(json, "use_sliding_window", false, source);
-  config.attention.window = used ? ParseWindow(json, 4096, source) : 0;
-  const int64_t first = JsonIntOr(json, "max_window_layers", 28, 0, kMaxLayers, source);
-  ParseLayerTypes(
-      json, [=](int64_t layer) { return layer >= first; }, config, source);
-}
-
-void WriteQwenWindows(const ModelConfig& config, Json& json) {
-  const int64_t window = config.attention.window;
-  int64_t first = 0;
-  while (first < config.n_layers && config.LayerAttention(first).window == 0) ++first;
-  json["use_sliding_window"] = window > 0;
-  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
-  json["max_window_layers"] = first;
-  json["layer_types"] = LayerTypesToJson(config);
-}
-
 void ParseGemmaAttention(const Json& json, const GemmaDefaults& defaults, ModelConfig& config,
                          const std::string& source) {
   config.query_scalar = JsonNumberOr(json, "query_pre_attn_scalar", 256, 1e-6, 1e9, source);
   config.attention.scale = static_cast<float>(1 / std::sqrt(config.query_scalar));
-  const auto cap = [&](const char* field, float fallback) {
-    if (IsNull(json, field)) return 0.0f;
-    return static_cast<float>(JsonNumberOr(json, field, fallback, 1e-6, 1e9, source));
-  };
-  config.attention.soft_cap = cap("attn_logit_softcapping", defaults.attention_cap);
-  config.logit_cap = cap("final_logit_softcapping", defaults.logit_cap);
+  config.attention.soft_cap =
+      ParseCap(json, "attn_logit_softcapping", defaults.attention_cap, source);
+  config.logit_cap = ParseCap(json, "final_logit_softcapping", defaults.logit_cap, source);
   config.attention.window = ParseWindow(json, kGemmaWindow, source);
   ParseLayerTypes(json, defaults.windowed, config, source);
-  if (JsonBoolOr(json, "use_bidirectional_attention", false, source)) {
-    ThrowUnsupported(source, "'use_bidirectional_attention': true");
-  }
+  RequireBool(json, "use_bidirectional_attention", false, source);
 }
 
 void WriteGemmaAttention(const ModelConfig& config, Json& json) {
-  const auto cap = [](float value) { return value > 0 ? Json(ShortestDouble(value)) : Json(); };
   const double scalar = config.query_scalar > 0 ? config.query_scalar
                                                 : static_cast<double>(config.attention.head_dim);
   json["hidden_activation"] = ActivationName(config.activation);
   // The transformers class expects an integer; only our own models have other numbers.
   json["query_pre_attn_scalar"] =
       scalar == std::floor(scalar) ? Json(static_cast<int64_t>(scalar)) : Json(scalar);
-  json["attn_logit_softcapping"] = cap(config.attention.soft_cap);
-  json["final_logit_softcapping"] = cap(config.logit_cap);
+  json["attn_logit_softcapping"] = CapToJson(config.attention.soft_cap);
+  json["final_logit_softcapping"] = CapToJson(config.logit_cap);
   // transformers' classes build a mask of the window even where no layer uses it.
   const int64_t window = config.attention.window;
   json["sliding_window"] = window > 0 ? window : kGemmaWindow;
@@ -273,6 +193,78 @@ double ShortestDouble(float value) {
   std::array<char, 32> text{};
   *std::to_chars(text.data(), text.data() + text.size() - 1, value).ptr = '\0';
   return std::strtod(text.data(), nullptr);
+}
+
+bool IsGiven(const Json& object, const char* field) {
+  const auto found = object.find(field);
+  return found != object.end() && !found->is_null();
+}
+
+bool IsNull(const Json& object, const char* field) {
+  const auto found = object.find(field);
+  return found != object.end() && found->is_null();
+}
+
+float ParseCap(const Json& json, const char* field, float fallback, const std::string& source) {
+  if (IsNull(json, field)) return 0;
+  return static_cast<float>(JsonNumberOr(json, field, fallback, 1e-6, 1e9, source));
+}
+
+Json CapToJson(float cap) { return cap > 0 ? Json(ShortestDouble(cap)) : Json(nullptr); }
+
+float ParseDropout(const Json& json, const char* field, double fallback,
+                   const std::string& source) {
+  return static_cast<float>(JsonNumberOr(json, field, fallback, 0, 0.999, source));
+}
+
+void ParseNormEps(const Json& json, const char* field, double fallback, ModelConfig& config,
+                  const std::string& source) {
+  config.norm_eps = static_cast<float>(JsonNumberOr(json, field, fallback, 0, 1, source));
+}
+
+Json WriteLayerNormDecoder(const ModelConfig& config, const char* architecture,
+                           const char* model_type, const char* eps_field) {
+  Json json = WriteDecoder(config, architecture, model_type);
+  json.erase("rms_norm_eps");
+  json.erase("attention_bias");
+  json[eps_field] = ShortestDouble(config.norm_eps);
+  return json;
+}
+
+void RequireBool(const Json& json, const char* field, bool value, const std::string& source) {
+  if (JsonBoolOr(json, field, value, source) == value) return;
+  ThrowUnsupported(source, "'" + std::string(field) + "': " + (value ? "false" : "true"));
+}
+
+void RequireName(const Json& json, const char* field, const char* value,
+                 const std::string& source) {
+  const std::string name = JsonStringOr(json, field, value, source);
+  if (name == value) return;
+  ThrowUnsupported(
+      source, "'" + std::string(field) + "' " + Quoted(name) + "; supported is '" + value + "'");
+}
+
+void RequireZero(const Json& json, const char* field, const std::string& source) {
+  if (JsonNumberOr(json, field, 0, 0, 1, source) == 0) return;
+  ThrowUnsupported(source, "'" + std::string(field) + "' other than 0");
+}
+
+void RequireHeadsOfTheWidth(const ModelConfig& config, const std::string& source) {
+  const int64_t attended = config.attention.n_heads * config.attention.head_dim;
+  if (attended == config.hidden_dim) return;
+  throw Error(ErrorCode::kDataLoss,
+              source + ": field 'hidden_size' must be heads times head size, " +
+                  std::to_string(attended) + ", got " + std::to_string(config.hidden_dim));
+}
+
+void RequireKeysOfEachHead(const ModelConfig& config, const char* heads_field,
+                           const char* width_field, const std::string& source) {
+  const AttentionSpec& a = config.attention;
+  if (a.n_kv_heads == a.n_heads && a.n_heads * a.head_dim == config.hidden_dim) return;
+  throw Error(ErrorCode::kDataLoss, source + ": field '" + heads_field + "' must divide '" +
+                                        width_field + "' (" + std::to_string(config.hidden_dim) +
+                                        "), with a key head for each, got " +
+                                        std::to_string(a.n_heads));
 }
 
 void ThrowUnsupported(const std::string& source, const std::string& what) {

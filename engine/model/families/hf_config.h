@@ -61,20 +61,6 @@ Activation ParseActivation(const nlohmann::ordered_json& config, const char* fie
                            const char* fallback, const std::string& source);
 const char* ActivationName(Activation activation);
 
-// `sliding_window`: 0 (no window) for null, `fallback` when absent.
-int64_t ParseWindow(const nlohmann::ordered_json& config, int64_t fallback,
-                    const std::string& source);
-// Sets the layers that attention.window applies to: `layer_types` if present, otherwise
-// `by_default`. A window on no layer becomes 0.
-void ParseLayerTypes(const nlohmann::ordered_json& json,
-                     const std::function<bool(int64_t layer)>& by_default, ModelConfig& config,
-                     const std::string& source);
-nlohmann::ordered_json LayerTypesToJson(const ModelConfig& config);
-// Qwen's window keys: `sliding_window` counts only with `use_sliding_window`, from layer
-// `max_window_layers` on.
-void ParseQwenWindows(const nlohmann::ordered_json& json, ModelConfig& config,
-                      const std::string& source);
-void WriteQwenWindows(const ModelConfig& config, nlohmann::ordered_json& json);
 // Gemma's window where no field states one.
 inline constexpr int64_t kGemmaWindow = 4096;
 // Attention keys of Gemma 2 and 3: `query_pre_attn_scalar`, the soft caps, windows by layer.
@@ -89,6 +75,38 @@ void WriteGemmaAttention(const ModelConfig& config, nlohmann::ordered_json& json
 
 // The double that prints as the float does: 1e-05, not 9.99999974737875e-06.
 double ShortestDouble(float value);
+
+// Whether the field is there and not null.
+bool IsGiven(const nlohmann::ordered_json& object, const char* field);
+bool IsNull(const nlohmann::ordered_json& object, const char* field);
+
+// A limit above 0: 0 (none) for null, `fallback` when absent.
+float ParseCap(const nlohmann::ordered_json& json, const char* field, float fallback,
+               const std::string& source);
+nlohmann::ordered_json CapToJson(float cap);
+// The share of values that training drops.
+float ParseDropout(const nlohmann::ordered_json& json, const char* field, double fallback,
+                   const std::string& source);
+
+// Keys of families whose norms are LayerNorms: reads the norms' epsilon from `field`.
+void ParseNormEps(const nlohmann::ordered_json& json, const char* field, double fallback,
+                  ModelConfig& config, const std::string& source);
+// As WriteDecoder, with the epsilon in `eps_field` and without the keys of Llama's class.
+nlohmann::ordered_json WriteLayerNormDecoder(const ModelConfig& config, const char* architecture,
+                                             const char* model_type, const char* eps_field);
+
+// Refuses a model whose `field` is not `value`, which is its default.
+void RequireBool(const nlohmann::ordered_json& json, const char* field, bool value,
+                 const std::string& source);
+void RequireName(const nlohmann::ordered_json& json, const char* field, const char* value,
+                 const std::string& source);
+// Refuses a model whose `field` is neither absent nor 0.
+void RequireZero(const nlohmann::ordered_json& json, const char* field, const std::string& source);
+// Refuses heads that together are not as wide as the model.
+void RequireHeadsOfTheWidth(const ModelConfig& config, const std::string& source);
+// The same for classes whose heads all have keys of their own, under their names of the fields.
+void RequireKeysOfEachHead(const ModelConfig& config, const char* heads_field,
+                           const char* width_field, const std::string& source);
 
 [[noreturn]] void ThrowUnsupported(const std::string& source, const std::string& what);
 

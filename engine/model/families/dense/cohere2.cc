@@ -11,7 +11,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -24,14 +24,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"Cohere2ForCausalLM", "cohere2"};
 
 constexpr int64_t kUsualPattern = 4;
-
-void SkipRopeOnFullLayers(ModelConfig& c) {
-  c.layer_ropes.clear();
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const bool windowed = c.LayerAttention(layer).window > 0;
-    c.layer_ropes.push_back(windowed ? int8_t{0} : ModelConfig::kNoRope);
-  }
-}
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
@@ -51,11 +43,9 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.logit_multiplier =
       static_cast<float>(JsonNumberOr(json, "logit_scale", 0.0625, 1e-6, 1e6, source));
-  c.attention.window = ParseWindow(json, 4096, source);
-  const int64_t pattern =
+  const int64_t every =
       JsonIntOr(json, "sliding_window_pattern", kUsualPattern, 1, kMaxLayers, source);
-  ParseLayerTypes(
-      json, [=](int64_t layer) { return (layer + 1) % pattern != 0; }, c, source);
+  ParseWindowPattern(json, 4096, every, c, source);
   SkipRopeOnFullLayers(c);
   RequireBool(json, "use_parallel_block", true, source);
   RequireBool(json, "use_gated_activation", true, source);
@@ -69,8 +59,7 @@ Json WriteConfig(const ModelConfig& c) {
   Json json = WriteLayerNormDecoder(c, "Cohere2ForCausalLM", "cohere2", "layer_norm_eps");
   json["attention_bias"] = c.attention_bias;
   json["logit_scale"] = ShortestDouble(c.logit_multiplier);
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
-  json["layer_types"] = LayerTypesToJson(c);
+  WriteWindows(c, json);
   return json;
 }
 

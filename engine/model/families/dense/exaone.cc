@@ -11,7 +11,6 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -39,8 +38,7 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   ParseNormEps(json, "layer_norm_epsilon", 1e-5, c, source);
   ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "activation_function", "silu", source);
-  c.embedding_dropout =
-      static_cast<float>(JsonNumberOr(json, "embed_dropout", 0, 0, 0.999, source));
+  c.embedding_dropout = ParseDropout(json, "embed_dropout", 0, source);
   return c;
 }
 

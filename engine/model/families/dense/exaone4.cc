@@ -15,6 +15,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -45,15 +46,6 @@ std::function<bool(int64_t)> WindowPattern(const Json& json, const std::string& 
   return [=](int64_t layer) { return every > 0 && (layer + 1) % every != 0; };
 }
 
-void SkipRopeOnFullLayers(ModelConfig& c) {
-  c.layer_ropes.clear();
-  if (c.attention.window == 0) return;
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const bool windowed = c.LayerAttention(layer).window > 0;
-    c.layer_ropes.push_back(windowed ? int8_t{0} : ModelConfig::kNoRope);
-  }
-}
-
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
                                {.vocab_size = 102400,
@@ -74,15 +66,14 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   if (window > 0 && c.attention.window == 0) {
     ThrowUnsupported(source, "'sliding_window' without a layer of type 'sliding_attention'");
   }
-  SkipRopeOnFullLayers(c);
+  if (c.attention.window > 0) SkipRopeOnFullLayers(c);
   return c;
 }
 
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "Exaone4ForCausalLM", "exaone4");
   json.erase("attention_bias");
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
-  json["layer_types"] = LayerTypesToJson(c);
+  WriteWindows(c, json);
   return json;
 }
 

@@ -15,6 +15,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/maxtext_rules.h"
 #include "engine/model/families/text_part.h"
 
@@ -105,9 +106,7 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = GgufDecoderSizes(c);
   AddGgufWindow(c, settings);
   if (HasWindow(c) && !FollowsPattern(c, kPattern)) {
-    std::vector<bool> windowed;
-    for (int64_t layer = 0; layer < c.n_layers; ++layer) windowed.push_back(IsWindowed(c, layer));
-    settings.push_back({"attention.sliding_window_pattern", std::move(windowed)});
+    settings.push_back({kGgufWindowPattern, WindowedLayers(c)});
   }
   settings.push_back({"rope.freq_base_swa", static_cast<float>(c.local_rope_theta)});
   AddGgufCaps(c, settings);

@@ -19,6 +19,7 @@
 #include "engine/model/families/family.h"
 #include "engine/model/families/gemma_decoder.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/text_part.h"
 
 namespace tandem::engine::gemma3n {
@@ -108,11 +109,7 @@ void ParseStreams(const Json& json, ModelConfig& c, const std::string& source) {
   g.n_streams = JsonIntOr(json, "altup_num_inputs", 4, 1, kMaxStreams, source);
   g.active_stream = JsonIntOr(json, "altup_active_idx", 0, 0, g.n_streams - 1, source);
   g.scales_active = JsonBoolOr(json, "altup_correct_scale", true, source);
-  const auto limit = json.find("altup_coef_clip");
-  if (limit == json.end() || !limit->is_null()) {
-    g.coefficient_limit =
-        static_cast<float>(JsonNumberOr(json, "altup_coef_clip", 120, 1e-6, 1e9, source));
-  }
+  g.coefficient_limit = ParseCap(json, "altup_coef_clip", 120, source);
   g.laurel_rank = JsonIntOr(json, "laurel_rank", 64, 1, kMaxWidth, source);
 }
 
@@ -128,9 +125,7 @@ void SetLayerAttention(ModelConfig& c) {
 
 ModelConfig ParseConfig(const Json& outer, const std::string& source) {
   const Json json = TextConfig(outer, source);
-  if (JsonBoolOr(json, "use_bidirectional_attention", false, source)) {
-    ThrowUnsupported(source, "'use_bidirectional_attention': true");
-  }
+  RequireBool(json, "use_bidirectional_attention", false, source);
   constexpr int64_t kDefaultLayers = 35;
   const int64_t n_layers =
       JsonIntOr(json, "num_hidden_layers", kDefaultLayers, 1, kMaxLayers, source);
@@ -154,15 +149,9 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
     c.gemma.ffn_dims.assign(static_cast<size_t>(c.n_layers), c.ffn_dim);
   }
   c.activation = ParseActivation(json, "hidden_activation", "gelu_pytorch_tanh", source);
-  const auto cap = json.find("final_logit_softcapping");
-  if (cap == json.end() || !cap->is_null()) {
-    c.logit_cap =
-        static_cast<float>(JsonNumberOr(json, "final_logit_softcapping", 30, 1e-6, 1e9, source));
-  }
+  c.logit_cap = ParseCap(json, "final_logit_softcapping", 30, source);
   c.attention.scale = 1;
-  c.attention.window = ParseWindow(json, 512, source);
-  ParseLayerTypes(
-      json, [](int64_t layer) { return (layer + 1) % kPattern != 0; }, c, source);
+  ParseWindowPattern(json, 512, kPattern, c, source);
   SetLayerAttention(c);
   ParseGemmaRopes(json, c, source);
   ParseGemmaLayers(json, {.min_layer_dim = 1, .n_shared = 15}, c, source);
@@ -179,16 +168,14 @@ Json WriteConfig(const ModelConfig& c) {
   json["hidden_activation"] = ActivationName(c.activation);
   json["rope_local_base_freq"] = c.local_rope_theta;
   json["intermediate_size"] = g.ffn_dims;
-  json["final_logit_softcapping"] =
-      c.logit_cap > 0 ? Json(ShortestDouble(c.logit_cap)) : Json(nullptr);
+  json["final_logit_softcapping"] = CapToJson(c.logit_cap);
   json["sliding_window"] = c.attention.window > 0 ? Json(c.attention.window) : Json(512);
   json["layer_types"] = LayerTypesToJson(c);
   WriteGemmaLayers(c, json);
   json["altup_num_inputs"] = g.n_streams;
   json["altup_active_idx"] = g.active_stream;
   json["altup_correct_scale"] = g.scales_active;
-  json["altup_coef_clip"] =
-      g.coefficient_limit > 0 ? Json(ShortestDouble(g.coefficient_limit)) : Json(nullptr);
+  json["altup_coef_clip"] = CapToJson(g.coefficient_limit);
   json["laurel_rank"] = g.laurel_rank;
   json["activation_sparsity_pattern"] = g.sparsity;
   return json;

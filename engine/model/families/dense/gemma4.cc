@@ -20,6 +20,7 @@
 #include "engine/model/families/gguf_config.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_layer_heads.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/maxtext_rules.h"
 #include "engine/model/families/text_part.h"
@@ -70,19 +71,17 @@ void ParseRopes(const Json& json, ModelConfig& c, const std::string& source) {
     }
     return ParseRopePart((*parameters)[type], type, default_theta, theta, source);
   };
-  c.gemma.rotary_part = part(kFull, kGlobalTheta, &c.rope_theta);
+  c.gemma.rotary_part = part(kFullLayer, kGlobalTheta, &c.rope_theta);
   bool any_windowed = false;
   for (const bool windowed : c.windowed_layers) any_windowed = any_windowed || windowed;
-  if (any_windowed && part(kSliding, kLocalTheta, &c.local_rope_theta) != 1) {
+  if (any_windowed && part(kWindowedLayer, kLocalTheta, &c.local_rope_theta) != 1) {
     ThrowUnsupported(source, "'partial_rotary_factor' of 'sliding_attention' layers");
   }
 }
 
 void ParseLayers(const Json& json, ModelConfig& c, const std::string& source) {
   c.attention.scale = 1;
-  c.attention.window = ParseWindow(json, 512, source);
-  ParseLayerTypes(
-      json, [](int64_t layer) { return (layer + 1) % kPattern != 0; }, c, source);
+  ParseWindowPattern(json, 512, kPattern, c, source);
   if (!c.windowed_layers.empty() && c.windowed_layers.back()) {
     ThrowBad(source, "field 'layer_types' must end with 'full_attention'");
   }
@@ -105,7 +104,7 @@ void RefuseOthers(const Json& json, const std::string& source) {
 void ParseGemmaExperts(const Json& json, ModelConfig& c, const std::string& source) {
   if (!JsonBoolOr(json, "enable_moe_block", false, source)) return;
   for (const char* field : {kExpertKeys.count, kExpertKeys.top_k, kExpertKeys.ffn}) {
-    if (!json.contains(field) || json[field].is_null()) {
+    if (!IsGiven(json, field)) {
       ThrowBad(source, std::string("'enable_moe_block' needs field '") + field + "'");
     }
   }
@@ -131,11 +130,7 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
                                source);
   c.family = "gemma4";
   c.activation = ParseActivation(json, "hidden_activation", "gelu_pytorch_tanh", source);
-  const auto cap = json.find("final_logit_softcapping");
-  if (cap != json.end() && !cap->is_null()) {
-    c.logit_cap =
-        static_cast<float>(JsonNumberOr(json, "final_logit_softcapping", 30, 1e-6, 1e9, source));
-  }
+  c.logit_cap = ParseCap(json, "final_logit_softcapping", 0, source);
   c.gemma.values_are_keys = JsonBoolOr(json, "attention_k_eq_v", false, source);
   c.gemma.wide_shared_mlp = JsonBoolOr(json, "use_double_wide_mlp", false, source);
   ParseLayers(json, c, source);
@@ -151,8 +146,7 @@ Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "Gemma4ForCausalLM", "gemma4_text");
   for (const char* key : {"hidden_act", "rope_theta", "rope_scaling"}) json.erase(key);
   json["hidden_activation"] = ActivationName(c.activation);
-  json["final_logit_softcapping"] =
-      c.logit_cap > 0 ? Json(ShortestDouble(c.logit_cap)) : Json(nullptr);
+  json["final_logit_softcapping"] = CapToJson(c.logit_cap);
   json["sliding_window"] = c.attention.window > 0 ? Json(c.attention.window) : Json(512);
   json["layer_types"] = LayerTypesToJson(c);
   WriteFullLayerHeads(c, FullSpec(c), c.gemma.values_are_keys, json);
@@ -166,11 +160,11 @@ Json WriteConfig(const ModelConfig& c) {
     json.erase("norm_topk_prob");
   }
   json["rope_parameters"] = {
-      {kFull,
+      {kFullLayer,
        {{"rope_type", "proportional"},
         {"rope_theta", c.rope_theta},
         {"partial_rotary_factor", c.gemma.rotary_part}}},
-      {kSliding, {{"rope_type", "default"}, {"rope_theta", c.local_rope_theta}}}};
+      {kWindowedLayer, {{"rope_type", "default"}, {"rope_theta", c.local_rope_theta}}}};
   return json;
 }
 

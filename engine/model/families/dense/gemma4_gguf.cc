@@ -14,6 +14,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine::gemma4 {
@@ -94,7 +95,7 @@ void ReadHeads(const GgufMetadata& metadata, int64_t n_layers, Json& json) {
   for (int64_t layer = 0; layer < n_layers; ++layer) {
     const int64_t n_heads = key_heads[static_cast<size_t>(layer)];
     const std::string name = std::to_string(layer);
-    const bool is_local = json["layer_types"][static_cast<size_t>(layer)] == kSliding;
+    const bool is_local = json["layer_types"][static_cast<size_t>(layer)] == kWindowedLayer;
     layers[name] = {{"head_dim", is_local ? json["head_dim"] : Json(full_dim)},
                     {"num_key_value_heads", n_heads}};
     if (is_local) {
@@ -122,11 +123,11 @@ void ReadRopes(const GgufMetadata& metadata, Json& json) {
     return Shortest(metadata.Number(key).value_or(usual));
   };
   json["rope_parameters"] = {
-      {kFull,
+      {kFullLayer,
        {{"rope_type", "proportional"},
         {"rope_theta", theta("rope.freq_base", kGlobalTheta)},
         {"partial_rotary_factor", RotaryPart(metadata, metadata.RequiredInt(kHeadDim))}}},
-      {kSliding,
+      {kWindowedLayer,
        {{"rope_type", "default"}, {"rope_theta", theta("rope.freq_base_swa", kLocalTheta)}}}};
 }
 
@@ -142,10 +143,9 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["rms_norm_eps"] = Shortest(metadata.RequiredNumber("attention.layer_norm_rms_epsilon"));
   json["hidden_activation"] = "gelu_pytorch_tanh";
   json["hidden_size_per_layer_input"] = metadata.Int(kGgufLayerInput).value_or(0);
-  json["layer_types"] = Json::array();
-  for (const int64_t windowed : ByLayer(metadata, kGgufWindowPattern, n_layers)) {
-    json["layer_types"].push_back(windowed != 0 ? kSliding : kFull);
-  }
+  const std::vector<int64_t> windowed = ByLayer(metadata, kGgufWindowPattern, n_layers);
+  json["layer_types"] =
+      LayerKindsToJson(std::vector<bool>(windowed.begin(), windowed.end()), kWindowedLayer);
   ReadGgufGemmaLayers(metadata, 0, json);
   ReadWidths(metadata, n_layers, json);
   ReadHeads(metadata, n_layers, json);

@@ -5,8 +5,6 @@
 
 namespace tandem::engine::gemma4 {
 
-inline constexpr const char* kFull = "full_attention";
-inline constexpr const char* kSliding = "sliding_attention";
 inline constexpr double kLocalTheta = 10000, kGlobalTheta = 1000000;
 inline constexpr ExpertKeys kExpertKeys{.top_k = "top_k_experts", .normalise = true, .aux_loss = 0};
 

@@ -9,6 +9,7 @@
 #include "engine/io/json.h"
 #include "engine/model/families/gguf_config.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 
 namespace tandem::engine {
 namespace {
@@ -24,11 +25,10 @@ void CheckSharedLayers(const ModelConfig& c, const std::string& source) {
       if (IsWindowed(c, layer) == windowed) (layer < n_own ? own : shared) = true;
     }
     if (shared && !own) {
-      throw Error(ErrorCode::kDataLoss, source + ": field 'num_kv_shared_layers' (" +
-                                            std::to_string(c.gemma.n_shared_kv_layers) +
-                                            ") leaves no '" +
-                                            (windowed ? "sliding_attention" : "full_attention") +
-                                            "' layer with keys of its own");
+      throw Error(ErrorCode::kDataLoss,
+                  source + ": field 'num_kv_shared_layers' (" +
+                      std::to_string(c.gemma.n_shared_kv_layers) + ") leaves no '" +
+                      (windowed ? kWindowedLayer : kFullLayer) + "' layer with keys of its own");
     }
   }
 }
@@ -158,9 +158,7 @@ void AddGgufGemmaLayers(const ModelConfig& c, std::vector<GgufSetting>& settings
     settings.push_back({key, static_cast<uint32_t>(value)});
   };
   add(kGgufWindow, c.attention.window > 0 ? c.attention.window : kUsualWindow);
-  std::vector<bool> windowed;
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) windowed.push_back(IsWindowed(c, layer));
-  settings.push_back({kGgufWindowPattern, std::move(windowed)});
+  settings.push_back({kGgufWindowPattern, WindowedLayers(c)});
   settings.push_back({"rope.freq_base_swa", static_cast<float>(c.local_rope_theta)});
   add(kGgufSharedKv, c.gemma.n_shared_kv_layers);
   add(kGgufLayerInput, c.gemma.per_layer_dim);

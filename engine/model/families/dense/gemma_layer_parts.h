@@ -87,7 +87,6 @@ inline constexpr auto kGgufNormedGemmaParts = std::to_array<GgufPart>({
     {"proj", "per_layer_projection"},
     {"post_norm", "post_per_layer_input_norm"},
 });
-inline constexpr std::string_view kGgufWindowPattern = "attention.sliding_window_pattern";
 inline constexpr std::string_view kGgufSharedKv = "attention.shared_kv_layers";
 inline constexpr std::string_view kGgufLayerInput = "embedding_length_per_layer_input";
 // The window, the layers' embeddings, and the cap of the logits. `n_shared` is for files without

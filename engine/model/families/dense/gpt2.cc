@@ -38,9 +38,7 @@ AttentionSpec ParseHeads(const Json& json, int64_t hidden_dim, const std::string
     a.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(a.head_dim)));
   }
   for (const char* field : {"scale_attn_by_inverse_layer_idx", "add_cross_attention"}) {
-    if (JsonBoolOr(json, field, false, source)) {
-      ThrowUnsupported(source, "'" + std::string(field) + "': true");
-    }
+    RequireBool(json, field, false, source);
   }
   return a;
 }
@@ -57,8 +55,8 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.norm_eps = static_cast<float>(JsonNumberOr(json, "layer_norm_epsilon", 1e-5, 0, 1, source));
   c.activation = ParseActivation(json, "activation_function", "gelu_new", source);
   c.tied_embeddings = JsonBoolOr(json, "tie_word_embeddings", true, source);
-  c.dropout = static_cast<float>(JsonNumberOr(json, "resid_pdrop", 0.1, 0, 0.999, source));
-  c.embedding_dropout = static_cast<float>(JsonNumberOr(json, "embd_pdrop", 0.1, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "resid_pdrop", 0.1, source);
+  c.embedding_dropout = ParseDropout(json, "embd_pdrop", 0.1, source);
   c.bos_token =
       FirstToken(ParseTokenList(json, "bos_token_id", c.vocab_size, {kEndOfText}, source));
   c.eos_tokens = ParseTokenList(json, "eos_token_id", c.vocab_size, {kEndOfText}, source);

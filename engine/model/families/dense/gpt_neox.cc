@@ -6,11 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 
@@ -43,20 +41,14 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
                                 .eos = {2}},
                                source);
   c.family = "gpt_neox";
-  const AttentionSpec& a = c.attention;
-  if (a.n_kv_heads != a.n_heads || a.n_heads * a.head_dim != c.hidden_dim) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": field 'num_attention_heads' must divide 'hidden_size' (" +
-                    std::to_string(c.hidden_dim) + "), with a key head for each, got " +
-                    std::to_string(a.n_heads));
-  }
+  RequireKeysOfEachHead(c, "num_attention_heads", "hidden_size", source);
   ParseNormEps(json, "layer_norm_eps", 1e-5, c, source);
   ParseRope(json, RopeRules{.partial = true, .rotary_factor = 0.25}, c, source);
   c.activation = ParseActivation(json, "hidden_act", "gelu", source);
   c.attention_bias = JsonBoolOr(json, "attention_bias", true, source);
   c.mlp_bias = true;
   c.parallel_residual = JsonBoolOr(json, "use_parallel_residual", true, source);
-  c.dropout = static_cast<float>(JsonNumberOr(json, "hidden_dropout", 0, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "hidden_dropout", 0, source);
   c.embedding_dropout = c.dropout;
   return c;
 }

@@ -9,7 +9,6 @@
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 
@@ -47,25 +46,21 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
                                 .eos = {kEndOfText}},
                                source);
   c.family = "gptj";
-  const AttentionSpec& a = c.attention;
-  if (a.n_kv_heads != a.n_heads || a.n_heads * a.head_dim != c.hidden_dim) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": field 'n_head' must divide 'n_embd' (" + std::to_string(c.hidden_dim) +
-                    "), with a key head for each, got " + std::to_string(a.n_heads));
-  }
+  RequireKeysOfEachHead(c, "n_head", "n_embd", source);
   ParseNormEps(json, "layer_norm_epsilon", 1e-5, c, source);
+  const int64_t head_dim = c.attention.head_dim;
   const int64_t rotary = JsonIntOr(json, "rotary_dim", 64, 2, kMaxHeadDim, source);
-  if (rotary > a.head_dim || rotary % 2 != 0) {
+  if (rotary > head_dim || rotary % 2 != 0) {
     throw Error(ErrorCode::kDataLoss, source + ": field 'rotary_dim' must be even and at most " +
-                                          std::to_string(a.head_dim) + ", got " +
+                                          std::to_string(head_dim) + ", got " +
                                           std::to_string(rotary));
   }
-  c.rotary_dim = rotary == a.head_dim ? 0 : rotary;
+  c.rotary_dim = rotary == head_dim ? 0 : rotary;
   c.activation = ParseActivation(json, "activation_function", "gelu_new", source);
   c.attention_bias = false;  // not a key of this class
   c.mlp_bias = true;
-  c.dropout = static_cast<float>(JsonNumberOr(json, "resid_pdrop", 0, 0, 0.999, source));
-  c.embedding_dropout = static_cast<float>(JsonNumberOr(json, "embd_pdrop", 0, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "resid_pdrop", 0, source);
+  c.embedding_dropout = ParseDropout(json, "embd_pdrop", 0, source);
   return c;
 }
 

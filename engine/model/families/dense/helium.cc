@@ -4,7 +4,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
@@ -34,14 +33,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {2}},
                                source);
   c.family = "helium";
-  const int64_t attended = c.attention.n_heads * c.attention.head_dim;
-  if (attended != c.hidden_dim) {
-    throw Error(ErrorCode::kDataLoss, source +
-                                          ": field 'hidden_size' must be heads times head "
-                                          "size, " +
-                                          std::to_string(attended) + ", got " +
-                                          std::to_string(c.hidden_dim));
-  }
+  RequireHeadsOfTheWidth(c, source);
   ParseRope(json, 100000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);

@@ -29,7 +29,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.ffn_dim = JsonInt(json, "feed_forward_dim", 1, kMaxWidth, source);
   c.n_layers = JsonInt(json, "num_transformer_blocks", 1, kMaxLayers, source);
   c.norm_eps = static_cast<float>(JsonNumberOr(json, "layer_norm_epsilon", 1e-6, 0, 1, source));
-  c.dropout = static_cast<float>(JsonNumberOr(json, "dropout_rate", 0.1, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "dropout_rate", 0.1, source);
   c.bos_token = FirstToken(ParseTokenList(json, "bos_token_id", c.vocab_size, {}, source));
   c.eos_tokens = ParseTokenList(json, "eos_token_id", c.vocab_size, {}, source);
 

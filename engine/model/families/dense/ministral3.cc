@@ -13,6 +13,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -70,7 +71,7 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
                                source);
   c.family = "ministral3";
   c.attention_bias = false;  // not a key of these classes
-  const bool has_rope = json.contains("rope_parameters") && !json["rope_parameters"].is_null();
+  const bool has_rope = IsGiven(json, "rope_parameters");
   if (grows && !has_rope && !json.contains("rope_scaling")) json["rope_parameters"] = DefaultRope();
   ParseRope(json, grows ? 1000000 : 10000, c, source);
   for (const char* name : {"rope_parameters", "rope_scaling"}) {
@@ -97,7 +98,7 @@ Json WriteConfig(const ModelConfig& c) {
   }
   for (const char* name : {"attention_bias", "rope_theta", "rope_scaling"}) json.erase(name);
   json["rope_parameters"] = std::move(rope);
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
+  json["sliding_window"] = WindowToJson(c);
   return json;
 }
 

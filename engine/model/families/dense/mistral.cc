@@ -11,6 +11,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -37,7 +38,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "MistralForCausalLM", "mistral");
   json.erase("attention_bias");
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
+  json["sliding_window"] = WindowToJson(c);
   return json;
 }
 

@@ -31,17 +31,14 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.norm_eps = kNormEps;
   ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  const auto clip = json.find("clip_qkv");
-  if (clip != json.end() && !clip->is_null()) {
-    c.clip_qkv = static_cast<float>(JsonNumberOr(json, "clip_qkv", 0, 1e-6, 1e9, source));
-  }
+  c.clip_qkv = ParseCap(json, "clip_qkv", 0, source);
   return c;
 }
 
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "OlmoForCausalLM", "olmo");
   json.erase("rms_norm_eps");
-  json["clip_qkv"] = c.clip_qkv == 0 ? Json(nullptr) : Json(ShortestDouble(c.clip_qkv));
+  json["clip_qkv"] = CapToJson(c.clip_qkv);
   return json;
 }
 

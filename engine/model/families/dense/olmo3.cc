@@ -11,6 +11,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -30,8 +31,8 @@ enum Table : int8_t { kFull, kWindowed };
 
 void SetLayerRopes(ModelConfig& c) {
   c.layer_ropes.clear();
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    c.layer_ropes.push_back(c.LayerAttention(layer).window > 0 ? kWindowed : kFull);
+  for (const bool windowed : WindowedLayers(c)) {
+    c.layer_ropes.push_back(windowed ? kWindowed : kFull);
   }
 }
 
@@ -67,9 +68,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.family = "olmo3";
   ParseRopes(json, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  c.attention.window = ParseWindow(json, 4096, source);
-  ParseLayerTypes(
-      json, [](int64_t layer) { return (layer + 1) % kPattern != 0; }, c, source);
+  ParseWindowPattern(json, 4096, kPattern, c, source);
   SetLayerRopes(c);
   return c;
 }
@@ -83,8 +82,7 @@ Json WriteConfig(const ModelConfig& c) {
   json["rope_parameters"] = {
       {"full_attention", full},
       {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", c.local_rope_theta}}}};
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
-  json["layer_types"] = LayerTypesToJson(c);
+  WriteWindows(c, json);
   return json;
 }
 

@@ -11,7 +11,6 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -38,8 +37,8 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ParseRope(json, RopeRules{.partial = true, .rotary_factor = 0.5}, c, source);
   c.activation = ParseActivation(json, "hidden_act", "gelu_new", source);
   c.attention_bias = c.mlp_bias = true;
-  c.dropout = static_cast<float>(JsonNumberOr(json, "resid_pdrop", 0, 0, 0.999, source));
-  c.embedding_dropout = static_cast<float>(JsonNumberOr(json, "embd_pdrop", 0, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "resid_pdrop", 0, source);
+  c.embedding_dropout = ParseDropout(json, "embd_pdrop", 0, source);
   // A LayerNorm of heads would need an op of its own.
   RequireBool(json, "qk_layernorm", false, source);
   return c;

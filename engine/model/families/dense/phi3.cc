@@ -12,6 +12,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -38,7 +39,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ParseRope(json, {.partial = true, .has_long = true}, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.attention.window = ParseWindow(json, 0, source);
-  c.dropout = static_cast<float>(JsonNumberOr(json, "resid_pdrop", 0, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "resid_pdrop", 0, source);
   return c;
 }
 
@@ -51,7 +52,7 @@ Json WriteConfig(const ModelConfig& c) {
   json["partial_rotary_factor"] = RotaryFactor(c.rotary_dim, c.attention.head_dim);
   json["pad_token_id"] = nullptr;  // the class's own, 32000, may be outside of the vocabulary
   json["resid_pdrop"] = ShortestDouble(c.dropout);
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
+  json["sliding_window"] = WindowToJson(c);
   return json;
 }
 

@@ -38,7 +38,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.attention_bias = JsonBoolOr(json, "attention_bias", true, source);
   c.attention_out_bias = JsonBoolOr(json, "attention_out_bias", false, source);
   c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);
-  c.dropout = static_cast<float>(JsonNumberOr(json, "residual_dropout", 0.1, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "residual_dropout", 0.1, source);
   ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   return c;

@@ -4,7 +4,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -12,6 +11,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -22,28 +22,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 2> kArchitectures{"SmolLM3ForCausalLM", "smollm3"};
-
-constexpr int64_t kInterval = 4;
-
-// `no_rope_layers` says 1 for a layer with rope.
-void ParseLayerRopes(const Json& json, ModelConfig& c, const std::string& source) {
-  const int64_t interval =
-      JsonIntOr(json, "no_rope_layer_interval", kInterval, 1, kMaxLayers, source);
-  const auto listed = json.find("no_rope_layers");
-  const bool given = listed != json.end() && !listed->is_null();
-  if (given && (!listed->is_array() || static_cast<int64_t>(listed->size()) != c.n_layers)) {
-    throw Error(ErrorCode::kDataLoss, source + ": field 'no_rope_layers' must be a list of " +
-                                          std::to_string(c.n_layers) + " numbers");
-  }
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    bool rotates = (layer + 1) % interval != 0;
-    if (given) {
-      const Json wrapped{{"no_rope_layers", (*listed)[static_cast<size_t>(layer)]}};
-      rotates = JsonInt(wrapped, "no_rope_layers", 0, 1, source) == 1;
-    }
-    c.layer_ropes.push_back(rotates ? int8_t{0} : ModelConfig::kNoRope);
-  }
-}
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
@@ -61,9 +39,8 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ParseRope(json, 2000000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);
-  ParseLayerRopes(json, c, source);
-  const bool windowed = JsonBoolOr(json, "use_sliding_window", false, source);
-  c.attention.window = windowed ? ParseWindow(json, 0, source) : 0;
+  ParseRopeLayers(json, c, source);
+  c.attention.window = ParseUsedWindow(json, 0, source);
   ParseLayerTypes(
       json, [&](int64_t layer) { return c.LayerRope(layer) == ModelConfig::kNoRope; }, c, source);
   return c;
@@ -72,14 +49,9 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "SmolLM3ForCausalLM", "smollm3");
   json["pad_token_id"] = nullptr;  // the class's own, 128004, may be outside of the vocabulary
-  Json ropes = Json::array();
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    ropes.push_back(c.LayerRope(layer) == ModelConfig::kNoRope ? 0 : 1);
-  }
   json["mlp_bias"] = c.mlp_bias;
-  json["no_rope_layers"] = std::move(ropes);
-  json["use_sliding_window"] = c.attention.window > 0;
-  json["sliding_window"] = c.attention.window > 0 ? Json(c.attention.window) : Json(nullptr);
+  json["no_rope_layers"] = RopeLayersToJson(c);
+  WriteUsedWindow(c, json);
   json["layer_types"] = LayerTypesToJson(c);
   return json;
 }
@@ -87,7 +59,7 @@ Json WriteConfig(const ModelConfig& c) {
 void SetDefaultRopes(ModelConfig& c) {
   c.layer_ropes.clear();
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    c.layer_ropes.push_back((layer + 1) % kInterval != 0 ? int8_t{0} : ModelConfig::kNoRope);
+    c.layer_ropes.push_back((layer + 1) % kNoRopeInterval != 0 ? int8_t{0} : ModelConfig::kNoRope);
   }
 }
 
@@ -107,7 +79,8 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
 std::string RequireEachFourth(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const bool rotates = c.LayerRope(layer) != ModelConfig::kNoRope;
-    if (rotates != ((layer + 1) % kInterval != 0)) return "'no_rope_layers' other than each fourth";
+    if (rotates != ((layer + 1) % kNoRopeInterval != 0))
+      return "'no_rope_layers' other than each fourth";
   }
   return "";
 }

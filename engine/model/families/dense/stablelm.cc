@@ -5,7 +5,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -13,7 +12,6 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -36,14 +34,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {0}},
                                source);
   c.family = "stablelm";
-  const int64_t attended = c.attention.n_heads * c.attention.head_dim;
-  if (attended != c.hidden_dim) {
-    throw Error(ErrorCode::kDataLoss, source +
-                                          ": field 'hidden_size' must be heads times head "
-                                          "size, " +
-                                          std::to_string(attended) + ", got " +
-                                          std::to_string(c.hidden_dim));
-  }
+  RequireHeadsOfTheWidth(c, source);
   ParseNormEps(json, "layer_norm_eps", 1e-5, c, source);
   ParseRope(json, RopeRules{.partial = true, .rotary_factor = 0.25}, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);

@@ -11,7 +11,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layer_norm.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -44,16 +44,15 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.activation = ParseActivation(json, "hidden_act", "gelu_pytorch_tanh", source);
   c.attention_bias = c.mlp_bias = JsonBoolOr(json, "use_bias", true, source);
   c.attention.window = ParseWindow(json, 0, source);
-  c.dropout = static_cast<float>(JsonNumberOr(json, "residual_dropout", 0, 0, 0.999, source));
-  c.embedding_dropout =
-      static_cast<float>(JsonNumberOr(json, "embedding_dropout", 0, 0, 0.999, source));
+  c.dropout = ParseDropout(json, "residual_dropout", 0, source);
+  c.embedding_dropout = ParseDropout(json, "embedding_dropout", 0, source);
   return c;
 }
 
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteLayerNormDecoder(c, "Starcoder2ForCausalLM", "starcoder2", "norm_epsilon");
   json["use_bias"] = c.attention_bias;
-  json["sliding_window"] = c.attention.window == 0 ? Json(nullptr) : Json(c.attention.window);
+  json["sliding_window"] = WindowToJson(c);
   json["residual_dropout"] = ShortestDouble(c.dropout);
   json["embedding_dropout"] = ShortestDouble(c.embedding_dropout);
   return json;

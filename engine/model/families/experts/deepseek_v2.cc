@@ -20,12 +20,11 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"DeepseekV2ForCausalLM", "deepseek_v2"};
 
 void RefuseOthers(const Json& json, const std::string& source) {
-  if (JsonBoolOr(json, "mlp_bias", false, source)) ThrowUnsupported(source, "'mlp_bias': true");
+  RequireBool(json, "mlp_bias", false, source);
   if (JsonBoolOr(json, "norm_topk_prob", false, source)) {
     ThrowUnsupported(source, "'norm_topk_prob': true, which transformers' class ignores");
   }
-  const std::string score = JsonStringOr(json, "scoring_func", "softmax", source);
-  if (score != "softmax") ThrowUnsupported(source, "'scoring_func' " + Quoted(score));
+  RequireName(json, "scoring_func", "softmax", source);
 }
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {

@@ -5,7 +5,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/experts/latent_gguf.h"
@@ -27,10 +26,8 @@ void SetRouter(ModelConfig& c) {
 }
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
-  const std::string score = JsonStringOr(json, "scoring_func", "sigmoid", source);
-  if (score != "sigmoid") ThrowUnsupported(source, "'scoring_func' " + Quoted(score));
-  const std::string method = JsonStringOr(json, "topk_method", "noaux_tc", source);
-  if (method != "noaux_tc") ThrowUnsupported(source, "'topk_method' " + Quoted(method));
+  RequireName(json, "scoring_func", "sigmoid", source);
+  RequireName(json, "topk_method", "noaux_tc", source);
   ModelConfig c = ParseLatentDecoder(json,
                                      {.decoder = {.vocab_size = 129280,
                                                   .hidden_dim = 7168,

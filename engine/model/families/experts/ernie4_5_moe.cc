@@ -59,7 +59,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                source);
   c.family = "ernie4_5_moe";
   c.attention_bias = false;  // not a key of this class
-  if (JsonBoolOr(json, "use_bias", false, source)) ThrowUnsupported(source, "'use_bias': true");
+  RequireBool(json, "use_bias", false, source);
   ParseRope(json, 500000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   ExpertsConfig& e = c.experts = ParseExperts(json, kKeys, source);

@@ -17,6 +17,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -39,11 +40,6 @@ constexpr RopeScaling kDefaultScaling{.kind = RopeKind::kYarn,
                                       .original_max_positions = 4096,
                                       .attention_factor = 1.3465735902799727,  // 0.1 ln 32 + 1
                                       .truncate = false};
-
-bool IsGiven(const Json& json, const char* field) {
-  const auto found = json.find(field);
-  return found != json.end() && !found->is_null();
-}
 
 void RequireNumber(const Json& json, const char* field, double value, const std::string& source) {
   const double got = JsonNumberOr(json, field, value, -1e9, 1e9, source);
@@ -78,9 +74,7 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
       json, {.ffn = "intermediate_size", .n_experts = 128, .n_chosen = 4, .ffn_dim = 2880}, source);
   c.experts.router.softmax_of_chosen = true;
   c.experts.router.normalise = false;
-  c.attention.window = ParseWindow(json, kWindow, source);
-  ParseLayerTypes(
-      json, [](int64_t layer) { return (layer + 1) % kPattern != 0; }, c, source);
+  ParseWindowPattern(json, kWindow, kPattern, c, source);
   return c;
 }
 
@@ -95,8 +89,7 @@ Json WriteConfig(const ModelConfig& c) {
   json["router_aux_loss_coef"] = ShortestDouble(c.experts.aux_loss);
   json["swiglu_limit"] = ShortestDouble(kSwigluLimit);
   json["swiglu_alpha"] = ShortestDouble(kSwigluAlpha);
-  json["sliding_window"] = c.attention.window > 0 ? Json(c.attention.window) : Json(nullptr);
-  json["layer_types"] = LayerTypesToJson(c);
+  WriteWindows(c, json);
   return json;
 }
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "engine/base/error.h"
-#include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/expert_gguf.h"
@@ -18,6 +17,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/text_part.h"
@@ -30,7 +30,6 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 4> kArchitectures{
     "Llama4ForCausalLM", "llama4_text", "Llama4ForConditionalGeneration", "llama4"};
 constexpr const char* kChunkedLayer = "chunked_attention";
-constexpr const char* kFullLayer = "full_attention";
 constexpr ExpertKeys kKeys{.count = "num_local_experts",
                            .other_count = "num_local_experts",
                            .ffn = "intermediate_size",
@@ -41,65 +40,16 @@ constexpr ExpertNames kNames{.router = "feed_forward.router.weight",
                              .experts = "feed_forward.experts",
                              .shared = "feed_forward.shared_expert"};
 
-// Reads a list of numbers in [0, most]; empty where it is absent or null.
-std::vector<int64_t> Numbers(const Json& json, const char* field, int64_t most,
-                             const std::string& source) {
-  std::vector<int64_t> numbers;
-  const auto list = json.find(field);
-  if (list == json.end() || list->is_null()) return numbers;
-  if (!list->is_array() || static_cast<int64_t>(list->size()) > kMaxLayers) {
-    throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' must be a list of numbers");
-  }
-  for (const Json& element : *list) {
-    Json wrapped = Json::object();
-    wrapped[field] = element;
-    numbers.push_back(JsonInt(wrapped, field, 0, most, source));
-  }
-  return numbers;
-}
-
-// Sets layer_ropes: 1 in `no_rope_layers` means that the layer has rope.
-void ParseRopeLayers(const Json& json, ModelConfig& c, const std::string& source) {
-  const std::vector<int64_t> given = Numbers(json, "no_rope_layers", 1, source);
-  const int64_t every = JsonIntOr(json, "no_rope_layer_interval", 4, 1, kMaxLayers, source);
-  if (!given.empty() && static_cast<int64_t>(given.size()) != c.n_layers) {
-    throw Error(ErrorCode::kDataLoss, source + ": field 'no_rope_layers' must have " +
-                                          std::to_string(c.n_layers) + " numbers, got " +
-                                          std::to_string(given.size()));
-  }
-  c.layer_ropes.clear();
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    const bool rotates =
-        given.empty() ? (layer + 1) % every != 0 : given[static_cast<size_t>(layer)] == 1;
-    c.layer_ropes.push_back(rotates ? int8_t{0} : ModelConfig::kNoRope);
-  }
-}
-
 // Sets the attention of each layer. Without `layer_types`, layers with rope are chunked.
 void ParseChunks(const Json& json, ModelConfig& c, const std::string& source) {
-  const bool is_null =
-      json.contains("attention_chunk_size") && json["attention_chunk_size"].is_null();
+  const bool is_null = IsNull(json, "attention_chunk_size");
   const int64_t chunk =
       is_null ? 0 : JsonIntOr(json, "attention_chunk_size", 8192, 1, kMaxContext, source);
-  const auto types = json.find("layer_types");
-  const bool given = types != json.end() && !types->is_null();
-  if (given && (!types->is_array() || static_cast<int64_t>(types->size()) != c.n_layers)) {
-    throw Error(ErrorCode::kDataLoss, source + ": field 'layer_types' must be a list of " +
-                                          std::to_string(c.n_layers) + " names");
-  }
+  const auto given = ParseLayerKinds(json, kChunkedLayer, c.n_layers, source);
   c.layer_attention.assign(static_cast<size_t>(c.n_layers), c.attention);
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    bool is_chunked = c.LayerRope(layer) != ModelConfig::kNoRope;
-    if (given) {
-      Json wrapped = Json::object();
-      wrapped["layer_types"] = (*types)[static_cast<size_t>(layer)];
-      const std::string type = JsonStringOr(wrapped, "layer_types", "", source);
-      if (type != kChunkedLayer && type != kFullLayer) {
-        ThrowUnsupported(source, "field 'layer_types': layer type " + Quoted(type) +
-                                     "; supported are 'chunked_attention' and 'full_attention'");
-      }
-      is_chunked = type == kChunkedLayer;
-    }
+    const bool is_chunked =
+        given ? (*given)[static_cast<size_t>(layer)] : c.LayerRope(layer) != ModelConfig::kNoRope;
     if (!is_chunked) continue;
     if (chunk == 0) {
       throw Error(ErrorCode::kDataLoss, source +
@@ -127,11 +77,9 @@ void ParseExpertLayers(const Json& json, ModelConfig& c, const std::string& sour
   c.experts.router.normalise = false;  // not a key of this class
   c.experts.shared_ffn_dim = c.experts.ffn_dim;
   std::vector<bool>& layers = c.experts.layers;
-  if (json.contains("moe_layers") && !json["moe_layers"].is_null()) {
+  if (const auto listed = ParseLayerNumbers(json, "moe_layers", c.n_layers - 1, source)) {
     layers.assign(static_cast<size_t>(c.n_layers), false);
-    for (const int64_t layer : Numbers(json, "moe_layers", c.n_layers - 1, source)) {
-      layers[static_cast<size_t>(layer)] = true;
-    }
+    for (const int64_t layer : *listed) layers[static_cast<size_t>(layer)] = true;
     return;
   }
   const int64_t step = JsonIntOr(json, "interleave_moe_layer_step", 1, 1, kMaxLayers, source);
@@ -139,7 +87,11 @@ void ParseExpertLayers(const Json& json, ModelConfig& c, const std::string& sour
 }
 
 ModelConfig ParseConfig(const Json& given, const std::string& source) {
-  const Json json = TextConfig(given, source);
+  Json json = TextConfig(given, source);
+  // An empty list is none.
+  if (IsGiven(json, "no_rope_layers") && json["no_rope_layers"] == Json::array()) {
+    json.erase("no_rope_layers");
+  }
   ModelConfig c = ParseDecoder(json,
                                {.vocab_size = 202048,
                                 .hidden_dim = 5120,
@@ -177,16 +129,16 @@ Json WriteConfig(const ModelConfig& c) {
   if (c.query_growth > 0) json["attn_scale"] = c.query_growth;
   json["floor_scale"] = c.query_growth_period;
   json["attention_chunk_size"] = nullptr;
-  for (const char* field : {"moe_layers", "no_rope_layers", "layer_types"}) {
-    json[field] = Json::array();
-  }
+  json["moe_layers"] = Json::array();
+  json["no_rope_layers"] = RopeLayersToJson(c);
+  std::vector<bool> chunked;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const int64_t chunk = c.LayerAttention(layer).chunk;
     if (c.HasExperts(layer)) json["moe_layers"].push_back(layer);
-    json["no_rope_layers"].push_back(c.LayerRope(layer) == ModelConfig::kNoRope ? 0 : 1);
-    json["layer_types"].push_back(chunk > 0 ? kChunkedLayer : kFullLayer);
+    chunked.push_back(chunk > 0);
     if (chunk > 0) json["attention_chunk_size"] = chunk;
   }
+  json["layer_types"] = LayerKindsToJson(chunked, kChunkedLayer);
   return json;
 }
 
@@ -322,7 +274,6 @@ void ShapeTiny(ModelConfig& c) {
 
 // Readers fix what the file does not state: the lengths, and which layers have rope.
 constexpr int64_t kGgufChunk = 8192;
-constexpr int64_t kGgufNoRopeInterval = 4;
 constexpr double kGgufGrowth = 0.1;
 constexpr int64_t kGgufUnnormedExperts = 128;
 
@@ -354,7 +305,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["intermediate_size_mlp"] = json["intermediate_size"];
   json["intermediate_size"] = metadata.RequiredInt("expert_feed_forward_length");
   json["interleave_moe_layer_step"] = metadata.RequiredInt("interleave_moe_layer_step");
-  json["no_rope_layer_interval"] = kGgufNoRopeInterval;
+  json["no_rope_layer_interval"] = kNoRopeInterval;
   json["attention_chunk_size"] = kGgufChunk;
   json["floor_scale"] = kGgufChunk;
   json["attn_scale"] = kGgufGrowth;
@@ -380,7 +331,7 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
 std::string RequireChunkPattern(const ModelConfig& c) {
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const bool rotates = c.LayerRope(layer) != ModelConfig::kNoRope;
-    if (rotates != ((layer + 1) % kGgufNoRopeInterval != 0)) {
+    if (rotates != ((layer + 1) % kNoRopeInterval != 0)) {
       return "rope in other layers than all but each fourth ('no_rope_layers')";
     }
     if (c.LayerAttention(layer).chunk != (rotates ? kGgufChunk : 0)) {

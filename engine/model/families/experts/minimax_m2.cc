@@ -51,9 +51,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   const double factor = static_cast<double>(rotary) / static_cast<double>(c.attention.head_dim);
   ParseRope(json, {.theta = 5e6, .partial = true, .rotary_factor = factor}, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  if (JsonStringOr(json, "scoring_func", "sigmoid", source) != "sigmoid") {
-    ThrowUnsupported(source, "a 'scoring_func' other than 'sigmoid'");
-  }
+  RequireName(json, "scoring_func", "sigmoid", source);
   c.experts = ParseExperts(json, kKeys, source);
   c.experts.router.score = RouterScore::kSigmoid;
   c.experts.router.normalise = true;

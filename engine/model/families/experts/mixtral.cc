@@ -13,6 +13,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -53,8 +54,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "MixtralForCausalLM", "mixtral");
   json.erase("attention_bias");
-  const int64_t window = c.attention.window;
-  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  json["sliding_window"] = WindowToJson(c);
   WriteExperts(c, kKeys, json);
   json.erase("norm_topk_prob");
   return json;

@@ -39,9 +39,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {50279}},
                                source);
   c.family = "olmoe";
-  if (json.contains("clip_qkv") && !json["clip_qkv"].is_null()) {
-    ThrowUnsupported(source, "'clip_qkv'");
-  }
+  if (IsGiven(json, "clip_qkv")) ThrowUnsupported(source, "'clip_qkv'");
   ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.experts = ParseExperts(json, kKeys, source);

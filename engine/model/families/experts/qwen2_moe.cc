@@ -13,6 +13,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -40,8 +41,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.attention_bias = JsonBoolOr(json, "qkv_bias", true, source);
   ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  const bool windowed = JsonBoolOr(json, "use_sliding_window", false, source);
-  c.attention.window = windowed ? ParseWindow(json, 4096, source) : 0;
+  c.attention.window = ParseUsedWindow(json, 4096, source);
   const int64_t end = JsonIntOr(json, "max_window_layers", 28, 0, kMaxLayers, source);
   ParseLayerTypes(
       json, [=](int64_t layer) { return layer % 2 == 0 && layer < end; }, c, source);

@@ -13,6 +13,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
@@ -39,8 +40,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ParseRope(json, 10000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   // Unlike the dense class, a window holds on every layer.
-  const bool windowed = JsonBoolOr(json, "use_sliding_window", false, source);
-  c.attention.window = windowed ? ParseWindow(json, 4096, source) : 0;
+  c.attention.window = ParseUsedWindow(json, 4096, source);
   c.experts = ParseExperts(json, kKeys, source);
   ParseSparseLayers(json, c, source);
   return c;
@@ -48,9 +48,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
 
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "Qwen3MoeForCausalLM", "qwen3_moe");
-  const int64_t window = c.attention.window;
-  json["use_sliding_window"] = window > 0;
-  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  WriteUsedWindow(c, json);
   WriteExperts(c, kKeys, json);
   WriteSparseLayers(c, json);
   return json;

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
 #include "engine/model/families/llama_decoder.h"
@@ -35,16 +35,8 @@ Json WithoutRotaryShare(Json json) {
 // Sets the recurrent layers: all that `attn_layer_indices` does not name.
 void ParseLayers(const Json& json, ModelConfig& c, const std::string& source) {
   c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
-  const auto list = json.find("attn_layer_indices");
-  if (list == json.end() || list->is_null()) return;
-  if (!list->is_array() || static_cast<int64_t>(list->size()) > c.n_layers) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": field 'attn_layer_indices' must be a list of layer numbers");
-  }
-  for (const Json& element : *list) {
-    Json wrapped = Json::object();
-    wrapped["attn_layer_indices"] = element;
-    const int64_t layer = JsonInt(wrapped, "attn_layer_indices", 0, c.n_layers - 1, source);
+  const auto attention = ParseLayerNumbers(json, "attn_layer_indices", c.n_layers - 1, source);
+  for (const int64_t layer : attention.value_or(std::vector<int64_t>())) {
     c.recurrent.layers[static_cast<size_t>(layer)] = false;
   }
 }

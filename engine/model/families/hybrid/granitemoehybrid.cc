@@ -21,6 +21,7 @@
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/granite_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/hybrid/mamba_gguf.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
@@ -53,7 +54,7 @@ Json WithNewLayerTypes(Json json) {
   if (types == json.end() || !types->is_array()) return json;
   for (Json& type : *types) {
     if (type == "mamba") type = kMambaLayer;
-    if (type == "attention") type = "full_attention";
+    if (type == "attention") type = kFullLayer;
   }
   return json;
 }
@@ -215,10 +216,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
     json["shared_intermediate_size"] = metadata.RequiredInt(kGgufSharedWidth);
   }
   json["position_embedding_type"] = metadata.Bool(kGgufHasRope).value_or(true) ? "rope" : "nope";
-  json["layer_types"] = Json::array();
-  for (const bool is_scan : ReadGgufLayersWithoutHeads(metadata)) {
-    json["layer_types"].push_back(is_scan ? kMambaLayer : "full_attention");
-  }
+  json["layer_types"] = LayerKindsToJson(ReadGgufLayersWithoutHeads(metadata), kMambaLayer);
 }
 
 // With experts, the file's width is theirs, and the shared MLP has a key of its own.

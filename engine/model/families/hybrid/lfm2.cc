@@ -15,6 +15,7 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/hybrid/recurrent_parts.h"
 #include "engine/model/families/llama_decoder.h"
@@ -29,7 +30,7 @@ constexpr std::array<std::string_view, 2> kArchitectures{"Lfm2ForCausalLM", "lfm
 constexpr const char* kConvLayer = "conv";
 
 void Rename(Json& json, const char* from, const char* to) {
-  if (json.contains(from) && !json[from].is_null()) json[to] = json[from];
+  if (IsGiven(json, from)) json[to] = json[from];
 }
 
 // Two thirds of the stated width times a factor, rounded up to a multiple.
@@ -51,20 +52,10 @@ int64_t AdjustedWidth(const Json& json, int64_t width, const std::string& source
 }
 
 std::vector<bool> AttentionLayers(const Json& json, int64_t n_layers, const std::string& source) {
-  const auto list = json.find("full_attn_idxs");
-  if (list == json.end() || list->is_null()) {
-    return std::vector<bool>(static_cast<size_t>(n_layers), true);
-  }
-  std::vector<bool> attends(static_cast<size_t>(n_layers), false);
-  if (!list->is_array()) {
-    throw Error(ErrorCode::kDataLoss,
-                source + ": field 'full_attn_idxs' must be a list of layer numbers");
-  }
-  for (const Json& element : *list) {
-    Json wrapped = Json::object();
-    wrapped["full_attn_idxs"] = element;
-    attends[static_cast<size_t>(JsonInt(wrapped, "full_attn_idxs", 0, n_layers - 1, source))] =
-        true;
+  const auto listed = ParseLayerNumbers(json, "full_attn_idxs", n_layers - 1, source);
+  std::vector<bool> attends(static_cast<size_t>(n_layers), !listed);
+  for (const int64_t layer : listed.value_or(std::vector<int64_t>())) {
+    attends[static_cast<size_t>(layer)] = true;
   }
   return attends;
 }
@@ -99,7 +90,7 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   ParseRecurrentLayers(
       json, kConvLayer, [&](int64_t layer) { return !attends[static_cast<size_t>(layer)]; }, c,
       source);
-  if (!json.contains("full_attn_idxs") || json["full_attn_idxs"].is_null()) return c;
+  if (!IsGiven(json, "full_attn_idxs")) return c;
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     if (attends[static_cast<size_t>(layer)] != c.IsRecurrent(layer)) continue;
     throw Error(ErrorCode::kDataLoss, source + ": fields 'layer_types' and 'full_attn_idxs' " +
@@ -211,11 +202,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["block_auto_adjust_ff_dim"] = false;
   json["conv_bias"] = false;
   json["conv_L_cache"] = metadata.RequiredInt(kGgufTapsKey);
-  Json types = Json::array();
-  for (const bool is_conv : ReadGgufLayersWithoutHeads(metadata)) {
-    types.push_back(is_conv ? kConvLayer : "full_attention");
-  }
-  json["layer_types"] = std::move(types);
+  json["layer_types"] = LayerKindsToJson(ReadGgufLayersWithoutHeads(metadata), kConvLayer);
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {

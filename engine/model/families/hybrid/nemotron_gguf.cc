@@ -8,6 +8,7 @@
 #include "engine/model/families/gguf_config.h"
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hybrid/mamba_gguf.h"
 
 namespace tandem::engine::nemotron_h {
@@ -40,7 +41,7 @@ void ReadLayers(const GgufMetadata& metadata, const char* with_mlp, Json& json) 
   const std::vector<bool> no_mlp = ReadGgufLayersWithoutMlp(metadata);
   json["layers_block_type"] = Json::array();
   for (size_t i = 0; i < no_heads.size(); ++i) {
-    json["layers_block_type"].push_back(!no_heads[i] ? "full_attention"
+    json["layers_block_type"].push_back(!no_heads[i] ? kFullLayer
                                         : !no_mlp[i] ? with_mlp
                                                      : "linear_attention");
   }

@@ -15,6 +15,7 @@
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_layers.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
 #include "engine/model/families/hybrid/nemotron_gguf.h"
 
