@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "engine/model/families/config.h"
+#include "engine/model/families/expert_parts.h"
 #include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_parts.h"
 
 namespace tandem::engine {
 
@@ -36,37 +38,43 @@ std::string RequireDenseLayersFirst(const ModelConfig& config);
 // Readers add the two best scores of a group.
 std::string RequireTop2Groups(const ModelConfig& config);
 
-// Experts with a biased choice, beside a shared one.
-inline constexpr auto kGgufSharedExpertParts = std::to_array<GgufPart>({
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-    {"ffn_gate_inp", "mlp.gate"},
+// The rows of a layer's experts.
+inline constexpr auto kGgufExpertParts = std::to_array<GgufPart>({
     {"ffn_gate_exps", "mlp.experts.{E}.gate_proj"},
     {"ffn_up_exps", "mlp.experts.{E}.up_proj"},
     {"ffn_down_exps", "mlp.experts.{E}.down_proj"},
-    {"ffn_gate_up_exps", "mlp.experts.{E}.gate_proj", GgufChange::kFirstHalf},
-    {"ffn_gate_up_exps", "mlp.experts.{E}.up_proj", GgufChange::kSecondHalf},
-    {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
-    {"ffn_down_shexp", "mlp.shared_experts.down_proj"},
 });
-// Attention, norms and router of a block whose q and k have norms.
-inline constexpr auto kGgufNormedExpertParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate_inp", "mlp.gate"},
-    {"ffn_gate_exps", "mlp.experts.{E}.gate_proj"},
-    {"ffn_up_exps", "mlp.experts.{E}.up_proj"},
-    {"ffn_down_exps", "mlp.experts.{E}.down_proj"},
+// The same of files that have gates and ups in one tensor.
+inline constexpr auto kGgufJoinedExpertParts = std::to_array<GgufPart>({
     {"ffn_gate_up_exps", "mlp.experts.{E}.gate_proj", GgufChange::kFirstHalf},
     {"ffn_gate_up_exps", "mlp.experts.{E}.up_proj", GgufChange::kSecondHalf},
+});
+inline constexpr auto kGgufRouterParts = std::to_array<GgufPart>({{"ffn_gate_inp", "mlp.gate"}});
+// Qwen's shared expert behind a gate.
+inline constexpr auto kGgufGatedExpertParts = std::to_array<GgufPart>({
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", GgufChange::kOneRow},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+});
+// Experts in some layers, beside shared ones.
+inline constexpr auto kGgufSharedExpertParts =
+    JoinGgufParts(kGgufMlpParts, kGgufRouterParts, kGgufExpertParts, kGgufJoinedExpertParts,
+                  std::to_array<GgufPart>({
+                      {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
+                      {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
+                      {"ffn_down_shexp", "mlp.shared_experts.down_proj"},
+                  }));
+// A block whose q and k have norms, with experts.
+inline constexpr auto kGgufNormedExpertParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufTwoNormParts, kGgufHeadNormParts, kGgufRouterParts,
+                  kGgufExpertParts, kGgufJoinedExpertParts);
+// Router and experts under Mixtral's names.
+inline constexpr auto kGgufBlockSparseParts = std::to_array<GgufPart>({
+    {"ffn_gate_inp", "block_sparse_moe.gate"},
+    {"ffn_gate_exps", "block_sparse_moe.experts.{E}.w1"},
+    {"ffn_up_exps", "block_sparse_moe.experts.{E}.w3"},
+    {"ffn_down_exps", "block_sparse_moe.experts.{E}.w2"},
 });
 
 }  // namespace tandem::engine

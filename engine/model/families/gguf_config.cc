@@ -155,10 +155,14 @@ void ReadGgufDecoder(const GgufMetadata& metadata, Json& json, const GgufDecoder
   ReadGgufRopeScaling(metadata, form.mscale, json);
 }
 
-void ReadGgufWindows(const GgufMetadata& metadata, Json& json) {
-  const int64_t window = metadata.Int("attention.sliding_window").value_or(0);
+void ReadGgufWindow(const GgufMetadata& metadata, Json& json) {
+  const int64_t window = metadata.Int(kGgufWindow).value_or(0);
   json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
-  const auto by_layer = metadata.Ints("attention.sliding_window_pattern");
+}
+
+void ReadGgufWindows(const GgufMetadata& metadata, Json& json) {
+  ReadGgufWindow(metadata, json);
+  const auto by_layer = metadata.Ints(kGgufWindowPattern);
   if (!by_layer) return;
   json["layer_types"] =
       LayerKindsToJson(std::vector<bool>(by_layer->begin(), by_layer->end()), kWindowedLayer);
@@ -168,6 +172,12 @@ void ListFullLayersWithoutWindow(Json& json) {
   const int64_t n_layers = json["num_hidden_layers"].get<int64_t>();
   if (!json["sliding_window"].is_null() || n_layers <= 0 || n_layers > kMaxLayers) return;
   json["layer_types"] = std::vector<std::string>(static_cast<size_t>(n_layers), kFullLayer);
+}
+
+void ReadGgufLocalTheta(const GgufMetadata& metadata, Json& json) {
+  if (const auto theta = metadata.Number(kGgufLocalTheta)) {
+    json["rope_local_base_freq"] = Shortest(*theta);
+  }
 }
 
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
@@ -225,7 +235,7 @@ void SetGgufMlpByLayer(const ModelConfig& config, bool (*has_mlp)(const ModelCon
 
 void AddGgufWindow(const ModelConfig& config, std::vector<GgufSetting>& settings) {
   if (HasWindow(config)) {
-    settings.push_back(Count("attention.sliding_window", config.attention.window));
+    settings.push_back(Count(kGgufWindow, config.attention.window));
   }
 }
 

@@ -13,7 +13,12 @@ namespace tandem::engine {
 
 // Parts of GgufArchitecture::read_config and write_config that families share.
 
+// Keys of several architectures.
+inline constexpr std::string_view kGgufRmsNormEps = "attention.layer_norm_rms_epsilon";
+inline constexpr std::string_view kGgufLayerNormEps = "attention.layer_norm_epsilon";
+inline constexpr std::string_view kGgufWindow = "attention.sliding_window";
 inline constexpr std::string_view kGgufWindowPattern = "attention.sliding_window_pattern";
+inline constexpr std::string_view kGgufLocalTheta = "rope.freq_base_swa";
 
 // The double that prints like the nearest float: GGUF keys hold 32-bit floats such as 1e-05.
 double Shortest(double value);
@@ -24,7 +29,7 @@ struct GgufDecoderForm {
   GgufMscale mscale = GgufMscale::kNone;
   bool heads_by_layer = false;  // or the MLP's width: 0 in layers without them
   bool any_mlp_width = false;   // by layer; config.json has the list
-  std::string_view eps_key = "attention.layer_norm_rms_epsilon";
+  std::string_view eps_key = kGgufRmsNormEps;
   const char* eps_field = "rms_norm_eps";
 };
 // Adds sizes, heads, norm and rope under their shared names. Throws kUnsupported for experts, and
@@ -39,11 +44,15 @@ int64_t GgufLayers(const GgufMetadata& metadata);
 std::vector<bool> ReadGgufLayersWithoutHeads(const GgufMetadata& metadata);
 // The same for the width of the MLP.
 std::vector<bool> ReadGgufLayersWithoutMlp(const GgufMetadata& metadata);
+// Adds `sliding_window`; null for none.
+void ReadGgufWindow(const GgufMetadata& metadata, nlohmann::ordered_json& json);
 // Adds `sliding_window` and, where the file has them by layer, `layer_types`.
 void ReadGgufWindows(const GgufMetadata& metadata, nlohmann::ordered_json& json);
 // Adds `layer_types` where there is no window. For classes of transformers whose default types have
 // one. REQUIRES: ReadGgufDecoder, ReadGgufWindows.
 void ListFullLayersWithoutWindow(nlohmann::ordered_json& json);
+// Adds `rope_local_base_freq`, the base of windowed layers, where the file has it.
+void ReadGgufLocalTheta(const GgufMetadata& metadata, nlohmann::ordered_json& json);
 // Adds `field`, or null for a number that is not above 0. Adds nothing when the key is absent.
 void ReadGgufCap(const GgufMetadata& metadata, std::string_view key, const char* field,
                  nlohmann::ordered_json& json);

@@ -30,6 +30,10 @@ std::string RequireSilu(const ModelConfig& c) {
   return Unless(c.activation == Activation::kSilu, "an activation other than silu");
 }
 
+std::string RequireSquaredRelu(const ModelConfig& c) {
+  return Unless(c.activation == Activation::kRelu2, "an activation other than relu2");
+}
+
 std::string RequireTanhGelu(const ModelConfig& c) {
   return Unless(c.activation == Activation::kGeluTanh, "an activation other than gelu_tanh");
 }
@@ -45,6 +49,12 @@ std::string RequireTiedHead(const ModelConfig& c) {
 }
 
 std::string RefuseWindow(const ModelConfig& c) { return Unless(!HasWindow(c), "a sliding window"); }
+
+std::string IgnoredWindowCaveat(const ModelConfig& c) {
+  return Unless(!HasWindow(c),
+                "other GGUF readers ignore the sliding window of this architecture; beyond the "
+                "window they compute a different model");
+}
 
 std::string QueryScalarLimit(const ModelConfig& c, int64_t layers_of_largest) {
   const int64_t head =

@@ -15,11 +15,15 @@ std::string RefuseYarn(const ModelConfig& config);
 // Files of some architectures state no scaling that their readers apply.
 std::string RequirePlainRope(const ModelConfig& config);
 std::string RequireSilu(const ModelConfig& config);
+std::string RequireSquaredRelu(const ModelConfig& config);
 std::string RequireTanhGelu(const ModelConfig& config);
 std::string RefuseMlpBias(const ModelConfig& config);
 std::string RefuseAttentionBias(const ModelConfig& config);
 std::string RequireTiedHead(const ModelConfig& config);
 std::string RefuseWindow(const ModelConfig& config);
+
+// For GgufArchitecture::caveat.
+std::string IgnoredWindowCaveat(const ModelConfig& config);
 
 // GGUF does not store query_pre_attn_scalar: readers recognise the largest model by its number of
 // layers.

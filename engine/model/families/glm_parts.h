@@ -7,6 +7,7 @@
 #include "engine/model/families/config.h"
 #include "engine/model/families/gguf_architecture.h"
 #include "engine/model/families/gguf_limits.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine {
@@ -19,6 +20,11 @@ nlohmann::ordered_json WriteGlm(const ModelConfig& config, const char* architect
 void ShapeTinyGlm(ModelConfig& config);
 
 void ReadGlmGguf(const GgufMetadata& metadata, nlohmann::ordered_json& json);
+inline constexpr auto kGlmGgufParts = JoinGgufParts(kGgufTwoNormParts, kGgufAttentionParts,
+                                                    std::to_array<GgufPart>({
+                                                        {"ffn_up", "mlp.gate_up_proj"},
+                                                        {"ffn_down", "mlp.down_proj"},
+                                                    }));
 inline constexpr auto kGlmGgufLimits =
     std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu});
 

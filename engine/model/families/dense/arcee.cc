@@ -53,28 +53,16 @@ void ShapeTiny(ModelConfig& c) {
   c.activation = Activation::kRelu2;
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
-    {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufPairedAttentionParts, kGgufTwoNormParts, kGgufPlainMlpParts);
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
   json["hidden_act"] = "relu2";
 }
 
-std::string RequireRelu2(const ModelConfig& c) {
-  return c.activation == Activation::kRelu2 ? "" : "an activation other than relu2";
-}
-
 constexpr auto kGgufLimits = std::to_array<GgufLimit>(
-    {RefuseUntruncatedYarn, RequireRelu2, RefuseMlpBias, RefuseAttentionBias});
+    {RefuseUntruncatedYarn, RequireSquaredRelu, RefuseMlpBias, RefuseAttentionBias});
 constexpr GgufArchitecture kGguf{.name = "arcee",
                                  .parts = kGgufParts,
                                  .ends = kGgufDecoderEnds,

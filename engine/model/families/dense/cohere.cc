@@ -71,9 +71,7 @@ void ShapeTiny(ModelConfig& c) {
   c.tied_embeddings = true;
 }
 
-constexpr GgufDecoderForm kGgufForm{.partial_rope = false,
-                                    .eps_key = "attention.layer_norm_epsilon",
-                                    .eps_field = "layer_norm_eps"};
+constexpr GgufDecoderForm kGgufForm{.eps_key = kGgufLayerNormEps, .eps_field = "layer_norm_eps"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);

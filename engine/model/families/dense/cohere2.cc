@@ -79,14 +79,12 @@ void ShapeTiny(ModelConfig& c) {
   SkipRopeOnFullLayers(c);
 }
 
-constexpr GgufDecoderForm kGgufForm{.partial_rope = false,
-                                    .eps_key = "attention.layer_norm_epsilon",
-                                    .eps_field = "layer_norm_eps"};
+constexpr GgufDecoderForm kGgufForm{.eps_key = kGgufLayerNormEps, .eps_field = "layer_norm_eps"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
   json["logit_scale"] = Shortest(metadata.RequiredNumber("logit_scale"));
-  json["sliding_window"] = metadata.RequiredInt("attention.sliding_window");
+  json["sliding_window"] = metadata.RequiredInt(kGgufWindow);
   json["sliding_window_pattern"] = kUsualPattern;
   json["hidden_act"] = "silu";
 }

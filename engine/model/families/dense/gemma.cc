@@ -62,17 +62,12 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["hidden_activation"] = "gelu_pytorch_tanh";
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm", GgufChange::kPlus1},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm", GgufChange::kPlus1},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufMlpParts,
+                  std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm", GgufChange::kPlus1},
+                      {"ffn_norm", "post_attention_layernorm", GgufChange::kPlus1},
+                  }));
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RefuseYarn, RequireTanhGelu,
                               RefuseMlpBias, RefuseAttentionBias, RequireTiedHead, RefuseWindow});

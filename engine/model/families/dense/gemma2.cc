@@ -71,7 +71,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufQueryScalar(metadata, kLayersOfLargest, json);
   ReadGgufCap(metadata, "attn_logit_softcapping", "attn_logit_softcapping", json);
   ReadGgufCap(metadata, "final_logit_softcapping", "final_logit_softcapping", json);
-  json["sliding_window"] = metadata.Int("attention.sliding_window").value_or(4096);
+  json["sliding_window"] = metadata.Int(kGgufWindow).value_or(4096);
 }
 
 std::string RequireCaps(const ModelConfig& c) {

@@ -86,9 +86,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   if (!json.contains("rope_theta")) json["rope_theta"] = kGlobalTheta;
   ReadGgufQueryScalar(metadata, kLayersOfLargest, json);
   ReadGgufCap(metadata, "final_logit_softcapping", "final_logit_softcapping", json);
-  if (const auto theta = metadata.Number("rope.freq_base_swa")) {
-    json["rope_local_base_freq"] = Shortest(*theta);
-  }
+  ReadGgufLocalTheta(metadata, json);
   ReadGgufWindows(metadata, json);
   if (json.contains("layer_types")) return;
   if (json["sliding_window"].is_null()) {
@@ -108,7 +106,7 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   if (HasWindow(c) && !FollowsPattern(c, kPattern)) {
     settings.push_back({kGgufWindowPattern, WindowedLayers(c)});
   }
-  settings.push_back({"rope.freq_base_swa", static_cast<float>(c.local_rope_theta)});
+  settings.push_back({kGgufLocalTheta, static_cast<float>(c.local_rope_theta)});
   AddGgufCaps(c, settings);
   return settings;
 }

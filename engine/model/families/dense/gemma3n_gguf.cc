@@ -65,9 +65,7 @@ Json ReadSparsity(const GgufMetadata& metadata, const std::vector<float>& deviat
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kForm);
   json["hidden_activation"] = "gelu_pytorch_tanh";
-  if (const auto theta = metadata.Number("rope.freq_base_swa")) {
-    json["rope_local_base_freq"] = Shortest(*theta);
-  }
+  ReadGgufLocalTheta(metadata, json);
   ReadGgufWindows(metadata, json);
   ReadGgufGemmaLayers(metadata, UsualShared(json["num_hidden_layers"].get<int64_t>()), json);
   json["hidden_size_per_layer_input"] = metadata.Int(kGgufLayerInput).value_or(kUsualLayerDim);

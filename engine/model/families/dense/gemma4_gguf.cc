@@ -128,7 +128,7 @@ void ReadRopes(const GgufMetadata& metadata, Json& json) {
         {"rope_theta", theta("rope.freq_base", kGlobalTheta)},
         {"partial_rotary_factor", RotaryPart(metadata, metadata.RequiredInt(kHeadDim))}}},
       {kWindowedLayer,
-       {{"rope_type", "default"}, {"rope_theta", theta("rope.freq_base_swa", kLocalTheta)}}}};
+       {{"rope_type", "default"}, {"rope_theta", theta(kGgufLocalTheta, kLocalTheta)}}}};
 }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
@@ -140,7 +140,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["num_hidden_layers"] = n_layers;
   json["num_attention_heads"] = metadata.RequiredInt("attention.head_count");
   json["max_position_embeddings"] = metadata.RequiredInt("context_length");
-  json["rms_norm_eps"] = Shortest(metadata.RequiredNumber("attention.layer_norm_rms_epsilon"));
+  json["rms_norm_eps"] = Shortest(metadata.RequiredNumber(kGgufRmsNormEps));
   json["hidden_activation"] = "gelu_pytorch_tanh";
   json["hidden_size_per_layer_input"] = metadata.Int(kGgufLayerInput).value_or(0);
   const std::vector<int64_t> windowed = ByLayer(metadata, kGgufWindowPattern, n_layers);

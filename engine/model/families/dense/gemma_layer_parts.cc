@@ -41,7 +41,6 @@ int64_t TokenRow(const ModelConfig& c, int64_t token) {
 }
 
 constexpr std::string_view kGgufCap = "final_logit_softcapping";
-constexpr std::string_view kGgufWindow = "attention.sliding_window";
 constexpr int64_t kUsualWindow = 512;
 
 }  // namespace
@@ -159,7 +158,7 @@ void AddGgufGemmaLayers(const ModelConfig& c, std::vector<GgufSetting>& settings
   };
   add(kGgufWindow, c.attention.window > 0 ? c.attention.window : kUsualWindow);
   settings.push_back({kGgufWindowPattern, WindowedLayers(c)});
-  settings.push_back({"rope.freq_base_swa", static_cast<float>(c.local_rope_theta)});
+  settings.push_back({kGgufLocalTheta, static_cast<float>(c.local_rope_theta)});
   add(kGgufSharedKv, c.gemma.n_shared_kv_layers);
   add(kGgufLayerInput, c.gemma.per_layer_dim);
   settings.push_back({kGgufCap, c.logit_cap});

@@ -9,6 +9,7 @@
 #include "engine/model/families/config.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/layer_ops.h"
 #include "engine/model/families/weights.h"
 
@@ -69,24 +70,17 @@ inline constexpr auto kGgufLayerInputEnds = std::to_array<GgufPart>({
     {"per_layer_model_proj", "model.per_layer_model_projection"},
     {"per_layer_proj_norm", "model.per_layer_projection_norm"},
 });
-inline constexpr auto kGgufNormedGemmaParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
-    {"post_attention_norm", "post_attention_layernorm"},
-    {"ffn_norm", "pre_feedforward_layernorm"},
-    {"post_ffw_norm", "post_feedforward_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-    {"inp_gate", "per_layer_input_gate"},
-    {"proj", "per_layer_projection"},
-    {"post_norm", "post_per_layer_input_norm"},
-});
+inline constexpr auto kGgufNormedGemmaParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufHeadNormParts, kGgufMlpParts,
+                  std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm"},
+                      {"post_attention_norm", "post_attention_layernorm"},
+                      {"ffn_norm", "pre_feedforward_layernorm"},
+                      {"post_ffw_norm", "post_feedforward_layernorm"},
+                      {"inp_gate", "per_layer_input_gate"},
+                      {"proj", "per_layer_projection"},
+                      {"post_norm", "post_per_layer_input_norm"},
+                  }));
 inline constexpr std::string_view kGgufSharedKv = "attention.shared_kv_layers";
 inline constexpr std::string_view kGgufLayerInput = "embedding_length_per_layer_input";
 // The window, the layers' embeddings, and the cap of the logits. `n_shared` is for files without

@@ -4,17 +4,12 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
 #include "engine/model/families/gguf_config.h"
-#include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/glm_parts.h"
-#include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
-#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine::glm {
 namespace {
@@ -35,19 +30,6 @@ LlamaTraits Traits(const ModelConfig& c) {
   return {.biases = {.qkv = c.attention_bias}, .mlp = MlpKind::kFusedGate};
 }
 
-void ShapeTiny(ModelConfig& c) { ShapeTinyGlm(c); }
-
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_up", "mlp.gate_up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
-
 std::string GgufCaveat(const ModelConfig& c) {
   return c.attention.n_heads * c.attention.head_dim == c.hidden_dim
              ? ""
@@ -56,7 +38,7 @@ std::string GgufCaveat(const ModelConfig& c) {
 }
 
 constexpr GgufArchitecture kGguf{.name = "chatglm",
-                                 .parts = kGgufParts,
+                                 .parts = kGlmGgufParts,
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGlmGguf,
@@ -75,7 +57,7 @@ extern constinit const FamilySpec kFamily{
     .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListInterleavedRopes,
     .forward = LlamaForward<Traits>,
-    .shape_tiny = ShapeTiny,
+    .shape_tiny = ShapeTinyGlm,
     .gguf = &kGguf,
     .lora = &kGlmLoraNames,
 };

@@ -4,17 +4,12 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
 #include "engine/model/families/gguf_config.h"
-#include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/glm_parts.h"
-#include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
-#include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine::glm4 {
 namespace {
@@ -37,21 +32,11 @@ LlamaTraits Traits(const ModelConfig& c) {
           .mlp = MlpKind::kFusedGate};
 }
 
-void ShapeTiny(ModelConfig& c) { ShapeTinyGlm(c); }
-
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"post_attention_norm", "post_self_attn_layernorm"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_up", "mlp.gate_up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-    {"post_ffw_norm", "post_mlp_layernorm"},
-});
-
+constexpr auto kGgufParts =
+    JoinGgufParts(kGlmGgufParts, std::to_array<GgufPart>({
+                                     {"post_attention_norm", "post_self_attn_layernorm"},
+                                     {"post_ffw_norm", "post_mlp_layernorm"},
+                                 }));
 constexpr GgufArchitecture kGguf{.name = "glm4",
                                  .parts = kGgufParts,
                                  .ends = kGgufDecoderEnds,
@@ -71,7 +56,7 @@ extern constinit const FamilySpec kFamily{
     .list_weights = ListLlamaWeights<Traits>,
     .list_ropes = ListInterleavedRopes,
     .forward = LlamaForward<Traits>,
-    .shape_tiny = ShapeTiny,
+    .shape_tiny = ShapeTinyGlm,
     .gguf = &kGguf,
     .lora = &kGlmLoraNames,
 };

@@ -173,12 +173,12 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["n_head"] = metadata.RequiredInt("attention.head_count");
   json["n_positions"] = metadata.RequiredInt("context_length");
   json["activation_function"] = "gelu_new";
-  json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber("attention.layer_norm_epsilon"));
+  json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber(kGgufLayerNormEps));
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = GgufSizes(c);
-  settings.push_back({"attention.layer_norm_epsilon", c.norm_eps});
+  settings.push_back({kGgufLayerNormEps, c.norm_eps});
   return settings;
 }
 

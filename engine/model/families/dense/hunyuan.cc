@@ -83,19 +83,11 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["hidden_act"] = "silu";
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.query_layernorm"},
-    {"attn_k_norm", "self_attn.key_layernorm"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts = JoinGgufParts(kGgufAttentionParts, kGgufTwoNormParts, kGgufMlpParts,
+                                          std::to_array<GgufPart>({
+                                              {"attn_q_norm", "self_attn.query_layernorm"},
+                                              {"attn_k_norm", "self_attn.key_layernorm"},
+                                          }));
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RequireSilu, RequirePlainRope, RefuseAttentionBias});
 constexpr GgufArchitecture kGguf{.name = "hunyuan-dense",

@@ -48,22 +48,14 @@ void ShapeTiny(ModelConfig& c) { c.attention.window = kTinyWindow; }
 
 // GGUF files of Mistral have Llama's architecture. A window tells them apart; those without one
 // compute as Llama does.
-constexpr std::string_view kWindowKey = "attention.sliding_window";
 
-bool OwnsGguf(const GgufMetadata& metadata) { return metadata.Int(kWindowKey).value_or(0) > 0; }
+bool OwnsGguf(const GgufMetadata& metadata) { return metadata.Int(kGgufWindow).value_or(0) > 0; }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
   json["hidden_act"] = "silu";
   json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
-  json["sliding_window"] = metadata.RequiredInt(kWindowKey);
-}
-
-std::string GgufCaveat(const ModelConfig& c) {
-  if (!HasWindow(c)) return "";
-  return "other GGUF readers ignore the sliding window of this architecture; beyond the window "
-         "they "
-         "compute a different model";
+  json["sliding_window"] = metadata.RequiredInt(kGgufWindow);
 }
 
 constexpr std::array<GgufLimit, 2> kGgufLimits{RefuseUntruncatedYarn, RequireSilu};
@@ -75,7 +67,7 @@ constexpr GgufArchitecture kGguf{.name = "llama",
                                  .write_config = WriteGgufDecoder,
                                  .limits = kGgufLimits,
                                  .owns = OwnsGguf,
-                                 .caveat = GgufCaveat};
+                                 .caveat = IgnoredWindowCaveat};
 
 // MaxText's q and k keep Hugging Face's order of dimensions.
 constexpr std::array kMaxTextRules = JoinRules(kMaxTextTablesAndTwoNorms, kMaxTextScaledQueryAndKey,

@@ -61,7 +61,7 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 constexpr GgufDecoderForm kGgufForm{
-    .partial_rope = true, .eps_key = "attention.layer_norm_epsilon", .eps_field = "norm_eps"};
+    .partial_rope = true, .eps_key = kGgufLayerNormEps, .eps_field = "norm_eps"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
@@ -71,20 +71,12 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) { return GgufDecoderSizes(c, kGgufForm); }
 
-std::string RequireSquaredRelu(const ModelConfig& c) {
-  return c.activation == Activation::kRelu2 ? "" : "an activation other than relu2";
-}
-
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm", GgufChange::kPlus1},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm", GgufChange::kPlus1},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufPlainMlpParts,
+                  std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm", GgufChange::kPlus1},
+                      {"ffn_norm", "post_attention_layernorm", GgufChange::kPlus1},
+                  }));
 constexpr auto kGgufLimits = std::to_array<GgufLimit>({RequireSquaredRelu, RequirePlainRope});
 constexpr GgufArchitecture kGguf{.name = "nemotron",
                                  .parts = kGgufParts,

@@ -52,21 +52,12 @@ void ShapeTiny(ModelConfig& c) {
   c.clip_qkv = 0.5f;
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
-    {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts = JoinGgufParts(kGgufPairedAttentionParts, kGgufMlpParts);
 constexpr auto kGgufEnds = std::to_array<GgufPart>({
     {"token_embd", "model.embed_tokens"},
     {"output", "lm_head"},
 });
-constexpr GgufDecoderForm kGgufForm{.eps_key = "attention.layer_norm_epsilon",
-                                    .eps_field = "layer_norm_eps"};
+constexpr GgufDecoderForm kGgufForm{.eps_key = kGgufLayerNormEps, .eps_field = "layer_norm_eps"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);

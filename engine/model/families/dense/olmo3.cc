@@ -105,9 +105,7 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 // GGUF files have OLMo 2's architecture; the window tells them apart.
-bool OwnsGguf(const GgufMetadata& metadata) {
-  return metadata.Int("attention.sliding_window").value_or(0) > 0;
-}
+bool OwnsGguf(const GgufMetadata& metadata) { return metadata.Int(kGgufWindow).value_or(0) > 0; }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);

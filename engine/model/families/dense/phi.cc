@@ -75,7 +75,7 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 constexpr GgufDecoderForm kGgufForm{
-    .partial_rope = true, .eps_key = "attention.layer_norm_epsilon", .eps_field = "layer_norm_eps"};
+    .partial_rope = true, .eps_key = kGgufLayerNormEps, .eps_field = "layer_norm_eps"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);

@@ -69,14 +69,13 @@ void ShapeTiny(ModelConfig& c) {
                     .long_factors = {1, 2, 4, 8}};
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_qkv", "self_attn.qkv_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_up", "mlp.gate_up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufTwoNormParts, std::to_array<GgufPart>({
+                                         {"attn_qkv", "self_attn.qkv_proj"},
+                                         {"attn_output", "self_attn.o_proj"},
+                                         {"ffn_up", "mlp.gate_up_proj"},
+                                         {"ffn_down", "mlp.down_proj"},
+                                     }));
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, {.partial_rope = true});
@@ -104,7 +103,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
 // A window of 0 says that there is none.
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = GgufDecoderSizes(c);
-  settings.push_back({"attention.sliding_window", static_cast<uint32_t>(c.attention.window)});
+  settings.push_back({kGgufWindow, static_cast<uint32_t>(c.attention.window)});
   const RopeScaling& rope = c.rope_scaling;
   const bool is_long = rope.kind == RopeKind::kLong;
   settings.push_back(
@@ -116,12 +115,6 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   return settings;
 }
 
-std::string GgufCaveat(const ModelConfig& c) {
-  if (!HasWindow(c)) return "";
-  return "other GGUF readers ignore the sliding window of this architecture; beyond the window "
-         "they compute a different model";
-}
-
 constexpr auto kGgufLimits = std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseYarn, RequireSilu});
 constexpr GgufArchitecture kGguf{.name = "phi3",
                                  .parts = kGgufParts,
@@ -130,7 +123,7 @@ constexpr GgufArchitecture kGguf{.name = "phi3",
                                  .read_config = ReadGguf,
                                  .write_config = WriteGguf,
                                  .limits = kGgufLimits,
-                                 .caveat = GgufCaveat};
+                                 .caveat = IgnoredWindowCaveat};
 
 constexpr std::array kLoraRules =
     JoinRules(kMaxTextFusedQkv, kMaxTextValueAndOut, kMaxTextFusedMlp);

@@ -61,17 +61,11 @@ void ShapeTiny(ModelConfig& c) {
   c.attention_bias = true;
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"post_attention_norm", "post_attention_layernorm"},
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+constexpr auto kGgufParts = JoinGgufParts(kGgufAttentionParts, kGgufMlpParts,
+                                          std::to_array<GgufPart>({
+                                              {"attn_norm", "input_layernorm"},
+                                              {"post_attention_norm", "post_attention_layernorm"},
+                                          }));
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);

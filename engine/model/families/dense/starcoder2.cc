@@ -74,16 +74,13 @@ void ShapeTiny(ModelConfig& c) {
   c.dropout = c.embedding_dropout = 0.1f;
 }
 
-constexpr GgufDecoderForm kGgufForm{
-    .partial_rope = false, .eps_key = "attention.layer_norm_epsilon", .eps_field = "norm_epsilon"};
-constexpr std::string_view kWindowKey = "attention.sliding_window";
+constexpr GgufDecoderForm kGgufForm{.eps_key = kGgufLayerNormEps, .eps_field = "norm_epsilon"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
   json["use_bias"] = json["attention_bias"];
   json.erase("attention_bias");
-  const int64_t window = metadata.Int(kWindowKey).value_or(0);
-  json["sliding_window"] = window > 0 ? Json(window) : Json(nullptr);
+  ReadGgufWindow(metadata, json);
   json["hidden_act"] = "gelu_pytorch_tanh";
 }
 
@@ -93,22 +90,11 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   return settings;
 }
 
-std::string GgufCaveat(const ModelConfig& c) {
-  if (!HasWindow(c)) return "";
-  return "other GGUF readers ignore the sliding window of this architecture; beyond the window "
-         "they compute a different model";
-}
-
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_up", "mlp.c_fc"},
-    {"ffn_down", "mlp.c_proj"},
-});
+constexpr auto kGgufParts = JoinGgufParts(kGgufAttentionParts, kGgufTwoNormParts,
+                                          std::to_array<GgufPart>({
+                                              {"ffn_up", "mlp.c_fc"},
+                                              {"ffn_down", "mlp.c_proj"},
+                                          }));
 constexpr auto kGgufLimits = std::to_array<GgufLimit>({RequireTanhGelu, RequirePlainRope});
 constexpr GgufArchitecture kGguf{.name = "starcoder2",
                                  .parts = kGgufParts,
@@ -117,7 +103,7 @@ constexpr GgufArchitecture kGguf{.name = "starcoder2",
                                  .read_config = ReadGguf,
                                  .write_config = WriteGguf,
                                  .limits = kGgufLimits,
-                                 .caveat = GgufCaveat};
+                                 .caveat = IgnoredWindowCaveat};
 
 }  // namespace
 

@@ -182,13 +182,8 @@ std::string RequireExpertsToTheEnd(const ModelConfig& c) {
 }
 
 constexpr auto kGgufParts = JoinGgufParts(
+    kGgufAttentionParts, kGgufTwoNormParts,
     std::to_array<GgufPart>({
-        {"attn_norm", "input_layernorm"},
-        {"attn_q", "self_attn.q_proj"},
-        {"attn_k", "self_attn.k_proj"},
-        {"attn_v", "self_attn.v_proj"},
-        {"attn_output", "self_attn.o_proj"},
-        {"ffn_norm", "post_attention_layernorm"},
         {"exp_probs_b.bias", "mlp.moe_statics.e_score_correction_bias", GgufChange::kOneRow},
     }),
     kGgufSharedExpertParts);

@@ -113,14 +113,9 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
 }
 
 constexpr auto kGgufParts =
-    JoinGgufParts(std::to_array<GgufPart>({
+    JoinGgufParts(kGgufAttentionParts, kGgufHeadNormParts,
+                  std::to_array<GgufPart>({
                       {"attn_norm", "input_layernorm"},
-                      {"attn_q", "self_attn.q_proj"},
-                      {"attn_k", "self_attn.k_proj"},
-                      {"attn_v", "self_attn.v_proj"},
-                      {"attn_output", "self_attn.o_proj"},
-                      {"attn_q_norm", "self_attn.q_norm"},
-                      {"attn_k_norm", "self_attn.k_norm"},
                       {"post_attention_norm", "post_attention_layernorm"},
                       {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
                   }),

@@ -10,6 +10,7 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
+#include "engine/model/families/expert_gguf.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
@@ -220,21 +221,14 @@ void ShapeTiny(ModelConfig& c) {
   WindowEveryOtherLayer(c);
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_sinks.weight", "self_attn.sinks"},
-    {"post_attention_norm", "post_attention_layernorm"},
-    {"ffn_gate_inp", "mlp.router"},
-    {"ffn_gate_exps", "mlp.experts.{E}.gate_proj"},
-    {"ffn_up_exps", "mlp.experts.{E}.up_proj"},
-    {"ffn_down_exps", "mlp.experts.{E}.down_proj"},
-    {"ffn_gate_up_exps", "mlp.experts.{E}.gate_proj", GgufChange::kFirstHalf},
-    {"ffn_gate_up_exps", "mlp.experts.{E}.up_proj", GgufChange::kSecondHalf},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufExpertParts, kGgufJoinedExpertParts,
+                  std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm"},
+                      {"attn_sinks.weight", "self_attn.sinks"},
+                      {"post_attention_norm", "post_attention_layernorm"},
+                      {"ffn_gate_inp", "mlp.router"},
+                  }));
 
 // GGUF has no key for the ramp of yarn, which is not truncated in this architecture.
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
@@ -242,7 +236,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["intermediate_size"] = metadata.RequiredInt("expert_feed_forward_length");
   json["num_local_experts"] = metadata.RequiredInt("expert_count");
   json["num_experts_per_tok"] = metadata.RequiredInt("expert_used_count");
-  json["sliding_window"] = metadata.RequiredInt("attention.sliding_window");
+  json["sliding_window"] = metadata.RequiredInt(kGgufWindow);
   if (!IsGiven(json, "rope_scaling")) json["rope_scaling"] = {{"rope_type", "default"}};
   if (json["rope_scaling"]["rope_type"] == "yarn") json["rope_scaling"]["truncate"] = false;
 }

@@ -99,18 +99,14 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   return settings;
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
-    {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate_inp", "block_sparse_moe.router.layer"},
-    {"ffn_gate_exps", "block_sparse_moe.experts.{E}.gate_proj"},
-    {"ffn_up_exps", "block_sparse_moe.experts.{E}.up_proj"},
-    {"ffn_down_exps", "block_sparse_moe.experts.{E}.down_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufPairedAttentionParts, kGgufTwoNormParts,
+                  std::to_array<GgufPart>({
+                      {"ffn_gate_inp", "block_sparse_moe.router.layer"},
+                      {"ffn_gate_exps", "block_sparse_moe.experts.{E}.gate_proj"},
+                      {"ffn_up_exps", "block_sparse_moe.experts.{E}.up_proj"},
+                      {"ffn_down_exps", "block_sparse_moe.experts.{E}.down_proj"},
+                  }));
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseUntruncatedYarn, RequireSilu, RefuseAttentionBias});
 constexpr GgufArchitecture kGguf{.name = "granitemoe",

@@ -16,7 +16,6 @@ constexpr std::string_view kKeyLength = "attention.key_length";
 constexpr std::string_view kValueLength = "attention.value_length";
 constexpr std::string_view kHeadKey = "attention.key_length_mla";
 constexpr std::string_view kHeadValue = "attention.value_length_mla";
-constexpr std::string_view kLatentEps = "attention.layer_norm_rms_epsilon";
 constexpr std::string_view kLatentRotated = "rope.dimension_count";
 
 }  // namespace
@@ -48,7 +47,7 @@ void ReadLatentGguf(const GgufMetadata& metadata, int64_t score, nlohmann::order
   json["qk_rope_head_dim"] = rotated;
   json["qk_nope_head_dim"] = key - rotated;
   json["v_head_dim"] = head_value ? *head_value : metadata.RequiredInt(kValueLength);
-  json["rms_norm_eps"] = Shortest(metadata.RequiredNumber(kLatentEps));
+  json["rms_norm_eps"] = Shortest(metadata.RequiredNumber(kGgufRmsNormEps));
   if (const auto theta = metadata.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
   json["attention_bias"] = false;
   json["hidden_act"] = "silu";
@@ -75,7 +74,7 @@ std::vector<GgufSetting> WriteLatentGguf(const ModelConfig& c) {
   if (c.latent.q_rank > 0) add(kQueryRank, c.latent.q_rank);
   add(kLatentRank, c.latent.kv_rank);
   add(kLatentRotated, c.latent.rope_dim);
-  settings.push_back({kLatentEps, c.norm_eps});
+  settings.push_back({kGgufRmsNormEps, c.norm_eps});
   settings.push_back({"rope.freq_base", static_cast<float>(c.rope_theta)});
   AddGgufRopeScaling(c.rope_scaling, settings, GgufMscale::kTenths);
   AddGgufExperts(c, settings);

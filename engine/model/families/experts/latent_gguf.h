@@ -35,8 +35,8 @@ inline constexpr auto kLatentGgufLimits = std::to_array<GgufLimit>(
 
 // Older files have keys and values of the latent in one tensor.
 inline constexpr auto kLatentGgufParts =
-    JoinGgufParts(std::to_array<GgufPart>({
-                      {"attn_norm", "input_layernorm"},
+    JoinGgufParts(kGgufTwoNormParts,
+                  std::to_array<GgufPart>({
                       {"attn_q", "self_attn.q_proj"},
                       {"attn_q_a", "self_attn.q_a_proj"},
                       {"attn_q_a_norm", "self_attn.q_a_layernorm"},
@@ -47,7 +47,6 @@ inline constexpr auto kLatentGgufParts =
                       {"attn_v_b", "self_attn.kv_b_proj", GgufChange::kLatentValues},
                       {"attn_kv_b", "self_attn.kv_b_proj"},
                       {"attn_output", "self_attn.o_proj"},
-                      {"ffn_norm", "post_attention_layernorm"},
                       {"exp_probs_b.bias", "mlp.gate.e_score_correction_bias"},
                   }),
                   kGgufSharedExpertParts);

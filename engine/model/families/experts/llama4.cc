@@ -277,28 +277,24 @@ constexpr int64_t kGgufChunk = 8192;
 constexpr double kGgufGrowth = 0.1;
 constexpr int64_t kGgufUnnormedExperts = 128;
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate", "feed_forward.gate_proj"},
-    {"ffn_up", "feed_forward.up_proj"},
-    {"ffn_down", "feed_forward.down_proj"},
-    {"ffn_gate_inp", "feed_forward.router"},
-    {"ffn_gate_exps", "feed_forward.experts.{E}.gate_proj"},
-    {"ffn_up_exps", "feed_forward.experts.{E}.up_proj"},
-    {"ffn_down_exps", "feed_forward.experts.{E}.down_proj"},
-    {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"},
-    {"ffn_up_shexp", "feed_forward.shared_expert.up_proj"},
-    {"ffn_down_shexp", "feed_forward.shared_expert.down_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufTwoNormParts,
+                  std::to_array<GgufPart>({
+                      {"ffn_gate", "feed_forward.gate_proj"},
+                      {"ffn_up", "feed_forward.up_proj"},
+                      {"ffn_down", "feed_forward.down_proj"},
+                      {"ffn_gate_inp", "feed_forward.router"},
+                      {"ffn_gate_exps", "feed_forward.experts.{E}.gate_proj"},
+                      {"ffn_up_exps", "feed_forward.experts.{E}.up_proj"},
+                      {"ffn_down_exps", "feed_forward.experts.{E}.down_proj"},
+                      {"ffn_gate_shexp", "feed_forward.shared_expert.gate_proj"},
+                      {"ffn_up_shexp", "feed_forward.shared_expert.up_proj"},
+                      {"ffn_down_shexp", "feed_forward.shared_expert.down_proj"},
+                  }));
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  if (metadata.Int("attention.sliding_window") == 0) {
-    metadata.Unsupported("attention.sliding_window", "is 0: only models with chunks are supported");
+  if (metadata.Int(kGgufWindow) == 0) {
+    metadata.Unsupported(kGgufWindow, "is 0: only models with chunks are supported");
   }
   ReadGgufDecoder(metadata, json);
   ReadGgufExperts(metadata, "num_local_experts", json);

@@ -109,21 +109,11 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   return settings;
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm"},
-    {"attn_k_norm", "self_attn.k_norm"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate_inp", "block_sparse_moe.gate"},
-    {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"},
-    {"ffn_gate_exps", "block_sparse_moe.experts.{E}.w1"},
-    {"ffn_up_exps", "block_sparse_moe.experts.{E}.w3"},
-    {"ffn_down_exps", "block_sparse_moe.experts.{E}.w2"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufAttentionParts, kGgufTwoNormParts, kGgufHeadNormParts, kGgufBlockSparseParts,
+                  std::to_array<GgufPart>({
+                      {"exp_probs_b.bias", "block_sparse_moe.e_score_correction_bias"},
+                  }));
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu});
 constexpr GgufArchitecture kGguf{.name = "minimax-m2",

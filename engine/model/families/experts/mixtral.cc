@@ -90,21 +90,13 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   return settings;
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
-    {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate_inp", "block_sparse_moe.gate"},
-    {"ffn_gate_exps", "block_sparse_moe.experts.{E}.w1"},
-    {"ffn_up_exps", "block_sparse_moe.experts.{E}.w3"},
-    {"ffn_down_exps", "block_sparse_moe.experts.{E}.w2"},
-    {"ffn_gate.{E}", "block_sparse_moe.experts.{E}.w1"},
-    {"ffn_up.{E}", "block_sparse_moe.experts.{E}.w3"},
-    {"ffn_down.{E}", "block_sparse_moe.experts.{E}.w2"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufPairedAttentionParts, kGgufTwoNormParts, kGgufBlockSparseParts,
+                  std::to_array<GgufPart>({
+                      {"ffn_gate.{E}", "block_sparse_moe.experts.{E}.w1"},
+                      {"ffn_up.{E}", "block_sparse_moe.experts.{E}.w3"},
+                      {"ffn_down.{E}", "block_sparse_moe.experts.{E}.w2"},
+                  }));
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseUntruncatedYarn, RequireSilu, RefuseWindow});
 constexpr GgufArchitecture kGguf{.name = "llama",

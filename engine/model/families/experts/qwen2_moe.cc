@@ -100,22 +100,8 @@ std::string RequireQkvBias(const ModelConfig& c) {
   return c.attention_bias ? "" : "'qkv_bias': false";
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ffn_gate_inp", "mlp.gate"},
-    {"ffn_gate_exps", "mlp.experts.{E}.gate_proj"},
-    {"ffn_up_exps", "mlp.experts.{E}.up_proj"},
-    {"ffn_down_exps", "mlp.experts.{E}.down_proj"},
-    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", GgufChange::kOneRow},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
-});
+constexpr auto kGgufParts = JoinGgufParts(kGgufAttentionParts, kGgufTwoNormParts, kGgufRouterParts,
+                                          kGgufExpertParts, kGgufGatedExpertParts);
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RequireQkvBias,
                               RefuseWindow, RefuseDenseLayers, RefuseNormalisedExperts});

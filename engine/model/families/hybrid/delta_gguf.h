@@ -43,17 +43,15 @@ extern const GgufOrder kFusedDeltaQkv, kFusedDeltaGate;
 // then the second of every key head.
 extern const GgufOrder kTiledQkv, kTiledValues, kTiledHeads;
 
-inline constexpr auto kDeltaGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm", GgufChange::kPlus1},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"attn_q_norm", "self_attn.q_norm", GgufChange::kPlus1},
-    {"attn_k_norm", "self_attn.k_norm", GgufChange::kPlus1},
-    {"post_attention_norm", "post_attention_layernorm", GgufChange::kPlus1},
-    {"ssm_norm", "linear_attn.norm"},
-});
+inline constexpr auto kDeltaGgufParts =
+    JoinGgufParts(kGgufAttentionParts,
+                  std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm", GgufChange::kPlus1},
+                      {"attn_q_norm", "self_attn.q_norm", GgufChange::kPlus1},
+                      {"attn_k_norm", "self_attn.k_norm", GgufChange::kPlus1},
+                      {"post_attention_norm", "post_attention_layernorm", GgufChange::kPlus1},
+                      {"ssm_norm", "linear_attn.norm"},
+                  }));
 inline constexpr auto kFusedDeltaGgufParts = std::to_array<GgufPart>({
     {"attn_qkv", "linear_attn.in_proj_qkvz", GgufChange::kNone, &kFusedDeltaQkv},
     {"attn_gate", "linear_attn.in_proj_qkvz", GgufChange::kNone, &kFusedDeltaGate},
@@ -74,22 +72,7 @@ inline constexpr auto kTiledDeltaGgufParts = std::to_array<GgufPart>({
     {"ssm_a", "linear_attn.A_log", GgufChange::kNegativeExp, &kTiledHeads},
     {"ssm_out", "linear_attn.out_proj", GgufChange::kNone, nullptr, &kTiledValues},
 });
-inline constexpr auto kDeltaExpertGgufParts = std::to_array<GgufPart>({
-    {"ffn_gate_inp", "mlp.gate"},
-    {"ffn_gate_exps", "mlp.experts.{E}.gate_proj"},
-    {"ffn_up_exps", "mlp.experts.{E}.up_proj"},
-    {"ffn_down_exps", "mlp.experts.{E}.down_proj"},
-    {"ffn_gate_up_exps", "mlp.experts.{E}.gate_proj", GgufChange::kFirstHalf},
-    {"ffn_gate_up_exps", "mlp.experts.{E}.up_proj", GgufChange::kSecondHalf},
-    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate", GgufChange::kOneRow},
-    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
-    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
-    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
-});
-inline constexpr auto kDeltaMlpGgufParts = std::to_array<GgufPart>({
-    {"ffn_gate", "mlp.gate_proj"},
-    {"ffn_up", "mlp.up_proj"},
-    {"ffn_down", "mlp.down_proj"},
-});
+inline constexpr auto kDeltaExpertGgufParts = JoinGgufParts(
+    kGgufRouterParts, kGgufExpertParts, kGgufJoinedExpertParts, kGgufGatedExpertParts);
 
 }  // namespace tandem::engine

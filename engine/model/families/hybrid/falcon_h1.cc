@@ -252,24 +252,15 @@ std::string RefuseTiedMultipliers(const ModelConfig& c) {
              : "";
 }
 
-constexpr auto kGgufParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj"},
-    {"attn_k", "self_attn.k_proj"},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "pre_ff_layernorm.weight"},  // the file's name has no ".weight"
-    {"ffn_gate", "feed_forward.gate_proj"},
-    {"ffn_up", "feed_forward.up_proj"},
-    {"ffn_down", "feed_forward.down_proj"},
-    {"ssm_in", "mamba.in_proj"},
-    {"ssm_conv1d", "mamba.conv1d", GgufChange::kTaps},
-    {"ssm_dt.bias", "mamba.dt_bias"},
-    {"ssm_a", "mamba.A_log", GgufChange::kNegativeExpColumn},
-    {"ssm_d", "mamba.D", GgufChange::kColumn},
-    {"ssm_norm", "mamba.norm", GgufChange::kGroups},
-    {"ssm_out", "mamba.out_proj"},
-});
+constexpr auto kGgufParts =
+    JoinGgufParts(kGgufAttentionParts, kNamedMambaGgufParts,
+                  std::to_array<GgufPart>({
+                      {"attn_norm", "input_layernorm"},
+                      {"ffn_norm", "pre_ff_layernorm.weight"},  // the file's name has no ".weight"
+                      {"ffn_gate", "feed_forward.gate_proj"},
+                      {"ffn_up", "feed_forward.up_proj"},
+                      {"ffn_down", "feed_forward.down_proj"},
+                  }));
 constexpr auto kGgufEnds = std::to_array<GgufPart>({
     {"token_embd", "model.embed_tokens"},
     {"output_norm", "model.final_layernorm"},

@@ -245,21 +245,8 @@ int64_t UpRow(const ModelConfig& c, int64_t row) { return c.ffn_dim + row; }
 constexpr GgufOrder kGateRows{.count = HalfRows, .of = GateRow, .is_part = true};
 constexpr GgufOrder kUpRows{.count = HalfRows, .of = UpRow, .is_part = true};
 
-constexpr auto kGgufMixerParts = std::to_array<GgufPart>({
-    {"attn_norm", "input_layernorm"},
-    {"attn_q", "self_attn.q_proj", GgufChange::kQueryPairs},
-    {"attn_k", "self_attn.k_proj", GgufChange::kKeyPairs},
-    {"attn_v", "self_attn.v_proj"},
-    {"attn_output", "self_attn.o_proj"},
-    {"ffn_norm", "post_attention_layernorm"},
-    {"ssm_in", "mamba.in_proj"},
-    {"ssm_conv1d", "mamba.conv1d", GgufChange::kTaps},
-    {"ssm_dt.bias", "mamba.dt_bias"},
-    {"ssm_a", "mamba.A_log", GgufChange::kNegativeExpColumn},
-    {"ssm_d", "mamba.D", GgufChange::kColumn},
-    {"ssm_norm", "mamba.norm", GgufChange::kGroups},
-    {"ssm_out", "mamba.out_proj"},
-});
+constexpr auto kGgufMixerParts =
+    JoinGgufParts(kGgufPairedAttentionParts, kGgufTwoNormParts, kNamedMambaGgufParts);
 constexpr auto kGgufParts = JoinGgufParts(
     kGgufMixerParts, std::to_array<GgufPart>({
                          {"ffn_gate", "shared_mlp.input_linear", GgufChange::kNone, &kGateRows},

@@ -121,14 +121,13 @@ constexpr MambaGgufFields kGgufFields{.n_heads = "num_heads",
                                       .kernel = "conv_kernel",
                                       .conv_bias = "use_conv_bias",
                                       .proj_bias = "use_bias"};
-constexpr std::string_view kGgufEps = "attention.layer_norm_rms_epsilon";
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   const int64_t hidden = metadata.RequiredInt("embedding_length");
   json["hidden_size"] = hidden;
   json["num_hidden_layers"] = GgufLayers(metadata);
   json["max_position_embeddings"] = metadata.RequiredInt("context_length");
-  json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber(kGgufEps));
+  json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber(kGgufRmsNormEps));
   ReadMambaGguf(metadata, kGgufFields, json);
   json["expand"] = MambaGgufExpansion(metadata, hidden);
 }
@@ -140,7 +139,7 @@ std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
         setting.key == "feed_forward_length" || setting.key.starts_with("attention.head_count");
     if (is_unused) setting.value = uint32_t{0};  // but required
   }
-  settings.push_back({kGgufEps, c.norm_eps});
+  settings.push_back({kGgufRmsNormEps, c.norm_eps});
   AddMambaGguf(c, settings);
   return settings;
 }

@@ -45,6 +45,16 @@ inline constexpr auto kMambaGgufParts = std::to_array<GgufPart>({
     {"ssm_norm", "mixer.norm", GgufChange::kGroups},
     {"ssm_out", "mixer.out_proj"},
 });
+// Of mixers that lie beside attention, as `mamba`.
+inline constexpr auto kNamedMambaGgufParts = std::to_array<GgufPart>({
+    {"ssm_in", "mamba.in_proj"},
+    {"ssm_conv1d", "mamba.conv1d", GgufChange::kTaps},
+    {"ssm_dt.bias", "mamba.dt_bias"},
+    {"ssm_a", "mamba.A_log", GgufChange::kNegativeExpColumn},
+    {"ssm_d", "mamba.D", GgufChange::kColumn},
+    {"ssm_norm", "mamba.norm", GgufChange::kGroups},
+    {"ssm_out", "mamba.out_proj"},
+});
 inline constexpr auto kBackboneGgufEnds = std::to_array<GgufPart>({
     {"token_embd", "backbone.embeddings"},
     {"output_norm", "backbone.norm_f"},

@@ -19,9 +19,8 @@ using Json = nlohmann::ordered_json;
 // llama.cpp requires this epsilon and takes that of the RMS norms, which files also have.
 constexpr GgufDecoderForm kGgufForm{.partial_rope = true,
                                     .heads_by_layer = true,
-                                    .eps_key = "attention.layer_norm_epsilon",
+                                    .eps_key = kGgufLayerNormEps,
                                     .eps_field = "layer_norm_epsilon"};
-constexpr std::string_view kGgufRmsEps = "attention.layer_norm_rms_epsilon";
 constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_num_heads",
                                       .head_dim = "mamba_head_dim",
                                       .n_groups = "n_groups",
@@ -83,7 +82,7 @@ std::vector<GgufSetting> WriteSizes(const ModelConfig& config, int64_t width,
       },
       settings);
   SetGgufMlpByLayer(c, has_mlp, settings);
-  settings.push_back({kGgufRmsEps, c.norm_eps});
+  settings.push_back({kGgufRmsNormEps, c.norm_eps});
   AddMambaGguf(c, settings);
   return settings;
 }

@@ -51,8 +51,7 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-constexpr auto kGgufParts =
-    JoinGgufParts(kDeltaGgufParts, kTiledDeltaGgufParts, kDeltaMlpGgufParts);
+constexpr auto kGgufParts = JoinGgufParts(kDeltaGgufParts, kTiledDeltaGgufParts, kGgufMlpParts);
 constexpr GgufArchitecture kGguf{.name = "qwen35",
                                  .parts = kGgufParts,
                                  .ends = kGgufOffsetNormEnds,
