@@ -14,7 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kMaxWindow = int64_t{1} << 40;
-constexpr int64_t kQwenWindow = 4096;
 
 int8_t RopeIf(bool rotates) { return rotates ? int8_t{0} : ModelConfig::kNoRope; }
 
@@ -127,21 +126,6 @@ void ParseWindowPattern(const Json& json, int64_t default_window, int64_t every,
 
 void WriteWindows(const ModelConfig& config, Json& json) {
   json["sliding_window"] = WindowToJson(config);
-  json["layer_types"] = LayerTypesToJson(config);
-}
-
-void ParseQwenWindows(const Json& json, ModelConfig& config, const std::string& source) {
-  config.attention.window = ParseUsedWindow(json, kQwenWindow, source);
-  const int64_t first = JsonIntOr(json, "max_window_layers", 28, 0, kMaxLayers, source);
-  ParseLayerTypes(
-      json, [=](int64_t layer) { return layer >= first; }, config, source);
-}
-
-void WriteQwenWindows(const ModelConfig& config, Json& json) {
-  int64_t first = 0;
-  while (first < config.n_layers && config.LayerAttention(first).window == 0) ++first;
-  WriteUsedWindow(config, json);
-  json["max_window_layers"] = first;
   json["layer_types"] = LayerTypesToJson(config);
 }
 

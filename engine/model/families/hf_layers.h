@@ -53,10 +53,6 @@ void ParseWindowPattern(const nlohmann::ordered_json& json, int64_t default_wind
                         ModelConfig& config, const std::string& source);
 // `sliding_window` and `layer_types`.
 void WriteWindows(const ModelConfig& config, nlohmann::ordered_json& json);
-// Qwen's window keys: the window counts from layer `max_window_layers` on.
-void ParseQwenWindows(const nlohmann::ordered_json& json, ModelConfig& config,
-                      const std::string& source);
-void WriteQwenWindows(const ModelConfig& config, nlohmann::ordered_json& json);
 
 // `no_rope_layers`, a list with 1 for each layer that has rope. By default each
 // `no_rope_layer_interval`th has none.

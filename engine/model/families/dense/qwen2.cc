@@ -11,10 +11,9 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layers.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
+#include "engine/model/families/qwen_parts.h"
 
 namespace tandem::engine::qwen2 {
 namespace {
@@ -24,18 +23,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"Qwen2ForCausalLM", "qwen2"};
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
-  ModelConfig c = ParseDecoder(json,
-                               {.vocab_size = 151936,
-                                .hidden_dim = 4096,
-                                .ffn_dim = 22016,
-                                .n_kv_heads = 32,
-                                .max_context_len = 32768},
-                               source);
+  ModelConfig c = ParseDenseQwen(json, 0, source);
   c.family = "qwen2";
   c.attention_bias = false;  // not a key of this class: q, k and v always have one, o never
-  ParseRope(json, 10000, c, source);
-  c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  ParseQwenWindows(json, c, source);
   return c;
 }
 
@@ -50,12 +40,6 @@ LlamaTraits Traits(const ModelConfig&) { return {.biases = {.qkv = true, .o = fa
 
 void ShapeTiny(ModelConfig& c) { WindowEveryOtherLayer(c); }
 
-void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json["hidden_act"] = "silu";
-  json["use_sliding_window"] = false;
-}
-
 std::string RequireHeadsOfTheWidth(const ModelConfig& c) {
   if (c.attention.n_heads * c.attention.head_dim == c.hidden_dim) return "";
   return "heads that together are not as wide as the model";
@@ -68,7 +52,7 @@ constexpr GgufArchitecture kGguf{.name = "qwen2",
                                  .parts = kGgufQwenParts,
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
-                                 .read_config = ReadGguf,
+                                 .read_config = ReadQwenGguf,
                                  .write_config = WriteGgufDecoder,
                                  .limits = kGgufLimits};
 

@@ -10,10 +10,9 @@
 #include "engine/model/families/gguf_limits.h"
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_layers.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
+#include "engine/model/families/qwen_parts.h"
 
 namespace tandem::engine::qwen3 {
 namespace {
@@ -23,18 +22,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"Qwen3ForCausalLM", "qwen3"};
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
-  ModelConfig c = ParseDecoder(json,
-                               {.vocab_size = 151936,
-                                .hidden_dim = 4096,
-                                .ffn_dim = 22016,
-                                .n_kv_heads = 32,
-                                .head_dim = 128,
-                                .max_context_len = 32768},
-                               source);
+  ModelConfig c = ParseDenseQwen(json, 128, source);
   c.family = "qwen3";
-  ParseRope(json, 10000, c, source);
-  c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  ParseQwenWindows(json, c, source);
   return c;
 }
 
@@ -50,12 +39,6 @@ LlamaTraits Traits(const ModelConfig& c) {
 
 void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
 
-void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json["hidden_act"] = "silu";
-  json["use_sliding_window"] = false;
-}
-
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseMlpBias,
                               RefuseAttentionBias, RefuseWindow});
@@ -63,7 +46,7 @@ constexpr GgufArchitecture kGguf{.name = "qwen3",
                                  .parts = kGgufQwenParts,
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
-                                 .read_config = ReadGguf,
+                                 .read_config = ReadQwenGguf,
                                  .write_config = WriteGgufDecoder,
                                  .limits = kGgufLimits};
 

@@ -7,9 +7,9 @@
 #include "engine/base/quoted.h"
 #include "engine/io/json.h"
 #include "engine/model/families/expert_parts.h"
+#include "engine/model/families/experts/latent_decoder.h"
 #include "engine/model/families/experts/latent_gguf.h"
 #include "engine/model/families/family.h"
-#include "engine/model/families/latent_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
 namespace tandem::engine::deepseek_v2 {

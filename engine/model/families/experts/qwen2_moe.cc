@@ -17,6 +17,7 @@
 #include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
+#include "engine/model/families/qwen_parts.h"
 
 namespace tandem::engine::qwen2_moe {
 namespace {

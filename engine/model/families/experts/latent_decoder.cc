@@ -1,4 +1,4 @@
-#include "engine/model/families/latent_decoder.h"
+#include "engine/model/families/experts/latent_decoder.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>
