@@ -9,20 +9,24 @@
 namespace tandem::engine {
 namespace {
 
-constexpr std::string_view kScoreKey = "expert_gating_func";
 constexpr std::string_view kScaleKey = "expert_weights_scale";
 constexpr std::string_view kNormKey = "expert_weights_norm";
-constexpr std::string_view kSharedKey = "expert_shared_count";
-constexpr std::string_view kDenseKey = "leading_dense_block_count";
+constexpr std::string_view kWidthKey = "expert_feed_forward_length";
 constexpr std::string_view kGroupsKey = "expert_group_count";
 constexpr std::string_view kTopGroupsKey = "expert_group_used_count";
 
 }  // namespace
 
-void ReadGgufExperts(const GgufMetadata& metadata, const char* count_field,
+void ReadGgufExperts(const GgufMetadata& metadata, const ExpertKeys& keys,
                      nlohmann::ordered_json& json) {
-  json[count_field] = metadata.RequiredInt("expert_count");
-  json["num_experts_per_tok"] = metadata.RequiredInt("expert_used_count");
+  json[keys.count] = metadata.RequiredInt("expert_count");
+  json[keys.top_k] = metadata.RequiredInt("expert_used_count");
+}
+
+void ReadGgufExpertWidths(const GgufMetadata& metadata, const ExpertKeys& keys,
+                          nlohmann::ordered_json& json) {
+  json[keys.ffn] = metadata.RequiredInt(kWidthKey);
+  if (*keys.shared_ffn != 0) json[keys.shared_ffn] = metadata.RequiredInt(kGgufSharedWidth);
 }
 
 void AddGgufExperts(const ModelConfig& config, std::vector<GgufSetting>& settings) {
@@ -31,28 +35,39 @@ void AddGgufExperts(const ModelConfig& config, std::vector<GgufSetting>& setting
   };
   add("expert_count", config.experts.router.n_experts);
   add("expert_used_count", config.experts.router.top_k);
-  add("expert_feed_forward_length", config.experts.ffn_dim);
+  add(kWidthKey, config.experts.ffn_dim);
+}
+
+void AddGgufSharedExperts(const ModelConfig& config, std::vector<GgufSetting>& settings) {
+  AddGgufExperts(config, settings);
+  settings.push_back({kGgufSharedWidth, static_cast<uint32_t>(config.experts.shared_ffn_dim)});
+}
+
+std::vector<GgufSetting> WriteGgufExpertDecoder(const ModelConfig& config) {
+  std::vector<GgufSetting> settings = WriteGgufDecoder(config);
+  AddGgufExperts(config, settings);
+  return settings;
 }
 
 int64_t GgufScore(const GgufMetadata& metadata, int64_t fallback) {
-  const int64_t score = metadata.Int(kScoreKey).value_or(0);
+  const int64_t score = metadata.Int(kGgufScore).value_or(0);
   return score == 0 ? fallback : score;
 }
 
 void ReadGgufRouter(const GgufMetadata& metadata, int64_t score, nlohmann::ordered_json& json) {
   if (const int64_t stated = GgufScore(metadata, score); stated != score) {
-    metadata.Unsupported(kScoreKey, "is " + std::to_string(stated) + "; this family has " +
-                                        std::to_string(score) +
-                                        (score == kGgufSigmoid ? ", sigmoid" : ", softmax"));
+    metadata.Unsupported(kGgufScore, "is " + std::to_string(stated) + "; this family has " +
+                                         std::to_string(score) +
+                                         (score == kGgufSigmoid ? ", sigmoid" : ", softmax"));
   }
   const double scale = metadata.Number(kScaleKey).value_or(0);
   json["routed_scaling_factor"] = scale == 0 ? 1 : Shortest(scale);  // 0 stands for none
   json["norm_topk_prob"] = metadata.Bool(kNormKey).value_or(false);
   json["n_group"] = std::max<int64_t>(metadata.Int(kGroupsKey).value_or(1), 1);
   json["topk_group"] = std::max<int64_t>(metadata.Int(kTopGroupsKey).value_or(1), 1);
-  json["n_shared_experts"] = metadata.Int(kSharedKey).value_or(0);
-  json["first_k_dense_replace"] = metadata.Int(kDenseKey).value_or(0);
-  json["moe_intermediate_size"] = metadata.RequiredInt("expert_feed_forward_length");
+  json["n_shared_experts"] = metadata.Int(kGgufSharedCount).value_or(0);
+  json["first_k_dense_replace"] = metadata.Int(kGgufFirstDense).value_or(0);
+  json["moe_intermediate_size"] = metadata.RequiredInt(kWidthKey);
 }
 
 void AddGgufRouter(const ModelConfig& config, std::vector<GgufSetting>& settings) {
@@ -60,9 +75,9 @@ void AddGgufRouter(const ModelConfig& config, std::vector<GgufSetting>& settings
   const auto add = [&](std::string_view key, int64_t value) {
     settings.push_back({key, static_cast<uint32_t>(value)});
   };
-  add(kSharedKey, e.shared_ffn_dim / e.ffn_dim);
-  add(kDenseKey, FirstExpertLayer(config));
-  add(kScoreKey, e.router.score == RouterScore::kSigmoid ? kGgufSigmoid : kGgufSoftmax);
+  add(kGgufSharedCount, e.shared_ffn_dim / e.ffn_dim);
+  add(kGgufFirstDense, FirstExpertLayer(config));
+  add(kGgufScore, e.router.score == RouterScore::kSigmoid ? kGgufSigmoid : kGgufSoftmax);
   settings.push_back({kScaleKey, e.router.scale});
   settings.push_back({kNormKey, e.router.normalise});
   if (e.router.n_groups <= 1) return;

@@ -14,12 +14,26 @@ namespace tandem::engine {
 
 // Parts of GgufArchitecture that families with experts share.
 
-// Adds the numbers of experts and of chosen ones under config.json's names of the family.
-void ReadGgufExperts(const GgufMetadata& metadata, const char* count_field,
-                     nlohmann::ordered_json& json);
-void AddGgufExperts(const ModelConfig& config, std::vector<GgufSetting>& settings);
+inline constexpr std::string_view kGgufSharedCount = "expert_shared_count";
+inline constexpr std::string_view kGgufSharedWidth = "expert_shared_feed_forward_length";
+inline constexpr std::string_view kGgufFirstDense = "leading_dense_block_count";
+inline constexpr std::string_view kGgufExpertStep = "interleave_moe_layer_step";
 
-// The numbers that `expert_gating_func` has for the scores of experts.
+// Adds the numbers of experts and of chosen ones under config.json's names of the family.
+void ReadGgufExperts(const GgufMetadata& metadata, const ExpertKeys& keys,
+                     nlohmann::ordered_json& json);
+// Adds the width of an expert, and of the shared one where the family has a key for it.
+void ReadGgufExpertWidths(const GgufMetadata& metadata, const ExpertKeys& keys,
+                          nlohmann::ordered_json& json);
+// Adds these numbers and the width of an expert.
+void AddGgufExperts(const ModelConfig& config, std::vector<GgufSetting>& settings);
+// The same with the width of the shared expert.
+void AddGgufSharedExperts(const ModelConfig& config, std::vector<GgufSetting>& settings);
+// WriteGgufDecoder, then AddGgufExperts.
+std::vector<GgufSetting> WriteGgufExpertDecoder(const ModelConfig& config);
+
+// The score of experts, and its numbers.
+inline constexpr std::string_view kGgufScore = "expert_gating_func";
 inline constexpr int64_t kGgufSoftmax = 1, kGgufSigmoid = 2;
 // The number of the file, or `fallback`: files without one are of the architecture's first models.
 int64_t GgufScore(const GgufMetadata& metadata, int64_t fallback);

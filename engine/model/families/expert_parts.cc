@@ -116,6 +116,19 @@ Act RunExpertMlp(LayerOps& ops, Act x, const ExpertMlp& mlp, const ModelConfig& 
   return ops.Add(chosen, ops.Combine(common, share));
 }
 
+std::optional<StoredPart> StackedPart(const WeightSpec& spec, const ExpertStack& stack,
+                                      const ModelConfig& config) {
+  constexpr std::string_view kExperts = ".experts.";
+  const size_t at = spec.name.find(kExperts);
+  if (at == std::string::npos) return std::nullopt;
+  const bool is_down = spec.name.ends_with("down_proj.weight");
+  const bool is_up = spec.name.ends_with("up_proj.weight");
+  return StoredPart{
+      .tensor = spec.name.substr(0, at + 1) + std::string(is_down ? stack.down : stack.gate_up),
+      .index = std::stoll(spec.name.substr(at + kExperts.size())),
+      .first_row = is_up ? config.experts.ffn_dim : 0};
+}
+
 ExpertsConfig ParseExperts(const Json& json, const ExpertKeys& keys, const std::string& source) {
   ExpertsConfig e;
   const char* count = json.contains(keys.count) ? keys.count : keys.other_count;
@@ -127,7 +140,8 @@ ExpertsConfig ParseExperts(const Json& json, const ExpertKeys& keys, const std::
                 source + ": field '" + keys.top_k + "' is " + std::to_string(e.router.top_k) +
                     ", more than " + std::to_string(e.router.n_experts) + " ('" + count + "')");
   }
-  e.router.normalise = JsonBoolOr(json, "norm_topk_prob", keys.normalise, source);
+  const bool normalise = JsonBoolOr(json, "norm_topk_prob", keys.normalise, source);
+  e.router.normalise = keys.fixes_norm ? keys.normalise : normalise;
   e.ffn_dim = JsonIntOr(json, keys.ffn, keys.ffn_dim, 1, kMaxWidth, source);
   if (e.router.top_k * e.ffn_dim > kMaxSlotWidth) {
     throw Error(ErrorCode::kDataLoss, source + ": field '" + keys.top_k + "' times '" + keys.ffn +
@@ -135,6 +149,9 @@ ExpertsConfig ParseExperts(const Json& json, const ExpertKeys& keys, const std::
   }
   e.aux_loss =
       static_cast<float>(JsonNumberOr(json, "router_aux_loss_coef", keys.aux_loss, 0, 1e6, source));
+  if (*keys.shared_ffn != 0) {
+    e.shared_ffn_dim = JsonIntOr(json, keys.shared_ffn, keys.shared_ffn_dim, 1, kMaxWidth, source);
+  }
   return e;
 }
 
@@ -142,8 +159,9 @@ void WriteExperts(const ModelConfig& config, const ExpertKeys& keys, Json& json)
   const ExpertsConfig& e = config.experts;
   json[keys.count] = e.router.n_experts;
   json[keys.top_k] = e.router.top_k;
-  json["norm_topk_prob"] = e.router.normalise;
+  if (!keys.fixes_norm) json["norm_topk_prob"] = e.router.normalise;
   json[keys.ffn] = e.ffn_dim;
+  if (*keys.shared_ffn != 0) json[keys.shared_ffn] = e.shared_ffn_dim;
   json["router_aux_loss_coef"] = ShortestDouble(e.aux_loss);
 }
 
@@ -152,6 +170,24 @@ void ParseExpertGroups(const Json& json, int64_t n_groups, int64_t top_groups, R
   router.n_groups = JsonIntOr(json, "n_group", n_groups, 1, kMaxExperts, source);
   router.top_groups = JsonIntOr(json, "topk_group", top_groups, 1, kMaxExperts, source);
   CheckRouterOf(router, source + ": 'n_group' or 'topk_group'");
+}
+
+void ParseExpertScale(const Json& json, double fallback, RouterSpec& router,
+                      const std::string& source) {
+  router.scale =
+      static_cast<float>(JsonNumberOr(json, "routed_scaling_factor", fallback, 1e-6, 1e6, source));
+}
+
+void WriteExpertGroups(const RouterSpec& router, Json& json) {
+  json["routed_scaling_factor"] = ShortestDouble(router.scale);
+  json["n_group"] = router.n_groups;
+  json["topk_group"] = router.top_groups;
+}
+
+void UseBiasedRouter(ExpertsConfig& experts) {
+  experts.selection_bias = true;
+  experts.router.score = RouterScore::kSigmoid;
+  experts.router.group_score = GroupScore::kTop2Sum;
 }
 
 void ParseFirstDense(const Json& json, int64_t fallback, ModelConfig& config,

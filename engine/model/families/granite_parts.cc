@@ -61,4 +61,29 @@ void AddGgufMultipliers(const ModelConfig& config, std::vector<GgufSetting>& set
   settings.push_back({"logit_scale", static_cast<float>(GraniteLogitsScaling(config))});
 }
 
+void ShapeTinyGranite(ModelConfig& c) {
+  c.attention.n_kv_heads = 2;
+  c.attention.scale = 0.125f;
+  c.embedding_multiplier = 12;
+  c.residual_multiplier = 0.22f;
+  c.logit_multiplier = 0.25f;
+}
+
+void ParseGraniteExperts(const Json& json, ModelConfig& c, const std::string& source) {
+  c.experts = ParseExperts(json, kGraniteExpertKeys, source);
+  c.experts.router.softmax_of_chosen = true;
+}
+
+void AddGraniteStacks(const ModelConfig& c, std::vector<WeightSpec>& specs) {
+  constexpr ExpertStack kStack{.gate_up = "input_linear.weight", .down = "output_linear.weight"};
+  for (WeightSpec& spec : specs) {
+    if (const auto part = StackedPart(spec, kStack, c)) spec.parts = {*part};
+  }
+}
+
+void ShapeTinyGraniteExperts(ModelConfig& c) {
+  ShapeTinyExperts(c);
+  c.experts.router.softmax_of_chosen = true;
+}
+
 }  // namespace tandem::engine

@@ -249,7 +249,7 @@ void RequireZero(const Json& json, const char* field, const std::string& source)
   ThrowUnsupported(source, "'" + std::string(field) + "' other than 0");
 }
 
-void RequireHeadsOfTheWidth(const ModelConfig& config, const std::string& source) {
+void RequireFullWidthHeads(const ModelConfig& config, const std::string& source) {
   const int64_t attended = config.attention.n_heads * config.attention.head_dim;
   if (attended == config.hidden_dim) return;
   throw Error(ErrorCode::kDataLoss,

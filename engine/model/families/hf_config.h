@@ -103,7 +103,7 @@ void RequireName(const nlohmann::ordered_json& json, const char* field, const ch
 // Refuses a model whose `field` is neither absent nor 0.
 void RequireZero(const nlohmann::ordered_json& json, const char* field, const std::string& source);
 // Refuses heads that together are not as wide as the model.
-void RequireHeadsOfTheWidth(const ModelConfig& config, const std::string& source);
+void RequireFullWidthHeads(const ModelConfig& config, const std::string& source);
 // The same for classes whose heads all have keys of their own, under their names of the fields.
 void RequireKeysOfEachHead(const ModelConfig& config, const char* heads_field,
                            const char* width_field, const std::string& source);

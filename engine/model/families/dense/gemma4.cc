@@ -109,7 +109,6 @@ void ParseGemmaExperts(const Json& json, ModelConfig& c, const std::string& sour
     }
   }
   c.experts = ParseExperts(json, kExpertKeys, source);
-  c.experts.router.normalise = true;  // not a key of this class
 }
 
 ModelConfig ParseConfig(const Json& outer, const std::string& source) {
@@ -155,10 +154,7 @@ Json WriteConfig(const ModelConfig& c) {
   WriteGemmaLayers(c, json);
   const bool has_experts = c.experts.router.n_experts > 0;
   json["enable_moe_block"] = has_experts;
-  if (has_experts) {
-    WriteExperts(c, kExpertKeys, json);
-    json.erase("norm_topk_prob");
-  }
+  if (has_experts) WriteExperts(c, kExpertKeys, json);
   json["rope_parameters"] = {
       {kFullLayer,
        {{"rope_type", "proportional"},
@@ -184,15 +180,8 @@ void ListExpertBranch(std::vector<WeightSpec>& specs, const std::string& prefix,
                       const ModelConfig& c) {
   const size_t first = specs.size();
   ListExpertMlp(specs, prefix, c, kExpertNames);
-  const std::string experts = prefix + "experts.";
   for (size_t i = first; i < specs.size(); ++i) {
-    WeightSpec& spec = specs[i];
-    if (!spec.name.starts_with(experts)) continue;
-    const bool is_down = spec.name.ends_with("down_proj.weight");
-    const bool is_up = spec.name.ends_with("up_proj.weight");
-    spec.parts = {{.tensor = experts + (is_down ? "down_proj" : "gate_up_proj"),
-                   .index = std::stoll(spec.name.substr(experts.size())),
-                   .first_row = is_up ? c.experts.ffn_dim : 0}};
+    if (const auto part = StackedPart(specs[i], {}, c)) specs[i].parts = {*part};
   }
   const auto vector = [&](const char* name, int64_t n) {
     specs.push_back(VectorSpec(prefix + name, n));

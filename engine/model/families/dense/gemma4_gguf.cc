@@ -113,9 +113,8 @@ void ReadExperts(const GgufMetadata& metadata, Json& json) {
   const int64_t n_experts = metadata.Int("expert_count").value_or(0);
   json["enable_moe_block"] = n_experts > 0;
   if (n_experts <= 0) return;
-  json[kExpertKeys.count] = n_experts;
-  json[kExpertKeys.top_k] = metadata.RequiredInt("expert_used_count");
-  json[kExpertKeys.ffn] = metadata.RequiredInt("expert_feed_forward_length");
+  ReadGgufExperts(metadata, kExpertKeys, json);
+  ReadGgufExpertWidths(metadata, kExpertKeys, json);
 }
 
 void ReadRopes(const GgufMetadata& metadata, Json& json) {

@@ -40,14 +40,6 @@ Json WriteConfig(const ModelConfig& c) {
   return json;
 }
 
-void ShapeTiny(ModelConfig& c) {
-  c.attention.n_kv_heads = 2;
-  c.attention.scale = 0.125f;
-  c.embedding_multiplier = 12;
-  c.residual_multiplier = 0.22f;
-  c.logit_multiplier = 0.25f;
-}
-
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
   json["hidden_act"] = "silu";
@@ -81,7 +73,7 @@ extern constinit const FamilySpec kFamily{
     .list_weights = ListLlamaWeights<PlainTraits>,
     .list_ropes = ListLlamaRopes,
     .forward = LlamaForward<PlainTraits>,
-    .shape_tiny = ShapeTiny,
+    .shape_tiny = ShapeTinyGranite,
     .gguf = &kGguf,
     .lora = &kDecoderLoraNames,
 };

@@ -33,7 +33,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {2}},
                                source);
   c.family = "helium";
-  RequireHeadsOfTheWidth(c, source);
+  RequireFullWidthHeads(c, source);
   ParseRope(json, 100000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);

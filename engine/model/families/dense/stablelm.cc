@@ -34,7 +34,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                 .eos = {0}},
                                source);
   c.family = "stablelm";
-  RequireHeadsOfTheWidth(c, source);
+  RequireFullWidthHeads(c, source);
   ParseNormEps(json, "layer_norm_eps", 1e-5, c, source);
   ParseRope(json, RopeRules{.partial = true, .rotary_factor = 0.25}, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);

@@ -19,12 +19,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 2> kArchitectures{"DeepseekV3ForCausalLM", "deepseek_v3"};
 
-void SetRouter(ModelConfig& c) {
-  c.experts.selection_bias = true;
-  c.experts.router.score = RouterScore::kSigmoid;
-  c.experts.router.group_score = GroupScore::kTop2Sum;
-}
-
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   RequireName(json, "scoring_func", "sigmoid", source);
   RequireName(json, "topk_method", "noaux_tc", source);
@@ -47,7 +41,7 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
                                      source);
   c.family = "deepseek_v3";
   c.latent.interleaved = JsonBoolOr(json, "rope_interleave", true, source);
-  SetRouter(c);
+  UseBiasedRouter(c.experts);
   ParseExpertGroups(json, 8, 4, c.experts.router, source);
   return c;
 }
@@ -61,7 +55,7 @@ Json WriteConfig(const ModelConfig& c) {
 
 void ShapeTiny(ModelConfig& c) {
   ShapeTinyLatent(c);
-  SetRouter(c);
+  UseBiasedRouter(c.experts);
   c.experts.router.normalise = true;
 }
 

@@ -30,6 +30,8 @@ constexpr ExpertKeys kKeys{.count = "moe_num_experts",
                            .top_k = "moe_k",
                            .n_experts = 64,
                            .n_chosen = 6,
+                           .normalise = true,
+                           .fixes_norm = true,
                            .ffn_dim = 1536};
 
 // Experts are in each `moe_layer_interval`th layer from the start index to the end index.
@@ -63,7 +65,6 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ParseRope(json, 500000, c, source);
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   ExpertsConfig& e = c.experts = ParseExperts(json, kKeys, source);
-  e.router.normalise = true;
   const double least = JsonNumberOr(json, "moe_norm_min", 1e-12, 0, 1, source);
   // The sum of chosen softmax scores is at least this; the limit never applies below it.
   if (least > static_cast<double>(e.router.top_k) / static_cast<double>(e.router.n_experts) / 1e3) {
@@ -96,7 +97,6 @@ Json WriteConfig(const ModelConfig& c) {
   json.erase("attention_bias");
   json["use_bias"] = false;
   WriteExperts(c, kKeys, json);
-  json.erase("norm_topk_prob");
   json["moe_num_shared_experts"] = c.experts.shared_ffn_dim / c.experts.ffn_dim;
   const ExpertLayers layers = ExpertLayersOf(c);
   json["moe_layer_start_index"] = layers.start;
@@ -127,46 +127,38 @@ void ShapeTiny(ModelConfig& c) {
   c.experts.layers.front() = false;
 }
 
-constexpr std::string_view kGgufStepKey = "interleave_moe_layer_step";
-constexpr std::string_view kGgufDenseKey = "leading_dense_block_count";
-constexpr std::string_view kGgufSharedKey = "expert_shared_count";
-constexpr std::string_view kGgufSharedWidthKey = "expert_shared_feed_forward_length";
-
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, kKeys.count, json);
-  json.erase("num_experts_per_tok");
-  json[kKeys.top_k] = metadata.RequiredInt("expert_used_count");
+  ReadGgufExperts(metadata, kKeys, json);
   json.erase("attention_bias");
-  const int64_t width = metadata.RequiredInt("expert_feed_forward_length");
-  const int64_t shared = metadata.Int(kGgufSharedKey).value_or(0);
+  ReadGgufExpertWidths(metadata, kKeys, json);
+  const int64_t width = json[kKeys.ffn].get<int64_t>();
+  const int64_t shared = metadata.Int(kGgufSharedCount).value_or(0);
   // The width counts, as for llama.cpp's graph; it was computed apart from the number.
-  const int64_t shared_width = metadata.Int(kGgufSharedWidthKey).value_or(0);
+  const int64_t shared_width = metadata.Int(kGgufSharedWidth).value_or(0);
   if (shared_width != shared * width) {
-    metadata.Unsupported(kGgufSharedWidthKey,
-                         "is " + std::to_string(shared_width) + ", but " + std::to_string(shared) +
-                             " shared experts of width " + std::to_string(width) +
-                             " have another, which is not supported");
+    metadata.Unsupported(kGgufSharedWidth, "is " + std::to_string(shared_width) + ", but " +
+                                               std::to_string(shared) +
+                                               " shared experts of width " + std::to_string(width) +
+                                               " have another, which is not supported");
   }
-  json[kKeys.ffn] = width;
   json["moe_num_shared_experts"] = shared;
-  json["moe_layer_interval"] = metadata.Int(kGgufStepKey).value_or(1);
-  json["moe_layer_start_index"] = metadata.Int(kGgufDenseKey).value_or(0);
+  json["moe_layer_interval"] = metadata.Int(kGgufExpertStep).value_or(1);
+  json["moe_layer_start_index"] = metadata.Int(kGgufFirstDense).value_or(0);
   json["use_bias"] = false;
   json["hidden_act"] = "silu";
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  AddGgufExperts(c, settings);
+  std::vector<GgufSetting> settings = WriteGgufExpertDecoder(c);
   const ExpertLayers layers = ExpertLayersOf(c);
   const auto add = [&](std::string_view key, int64_t value) {
     settings.push_back({key, static_cast<uint32_t>(value)});
   };
-  add(kGgufStepKey, layers.interval);
-  add(kGgufDenseKey, layers.start);
-  add(kGgufSharedKey, c.experts.shared_ffn_dim / c.experts.ffn_dim);
-  add(kGgufSharedWidthKey, c.experts.shared_ffn_dim);
+  add(kGgufExpertStep, layers.interval);
+  add(kGgufFirstDense, layers.start);
+  add(kGgufSharedCount, c.experts.shared_ffn_dim / c.experts.ffn_dim);
+  add(kGgufSharedWidth, c.experts.shared_ffn_dim);
   return settings;
 }
 

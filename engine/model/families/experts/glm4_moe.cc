@@ -45,12 +45,9 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.qk_norm = JsonBoolOr(json, "use_qk_norm", false, source);
   ExpertsConfig& e = c.experts = ParseExperts(json, kKeys, source);
-  e.router.score = RouterScore::kSigmoid;
-  e.router.scale =
-      static_cast<float>(JsonNumberOr(json, "routed_scaling_factor", 1, 1e-6, 1e6, source));
-  e.router.group_score = GroupScore::kTop2Sum;
+  UseBiasedRouter(e);
+  ParseExpertScale(json, 1, e.router, source);
   ParseExpertGroups(json, 1, 1, e.router, source);
-  e.selection_bias = true;
   const int64_t shared = JsonIntOr(json, "n_shared_experts", 1, 1, 64, source);
   e.shared_ffn_dim = shared * e.ffn_dim;
   ParseFirstDense(json, 1, c, source);
@@ -63,9 +60,7 @@ Json WriteConfig(const ModelConfig& c) {
   json["partial_rotary_factor"] = RotaryFactor(c.rotary_dim, c.attention.head_dim);
   json["use_qk_norm"] = c.qk_norm;
   WriteExperts(c, kKeys, json);
-  json["routed_scaling_factor"] = ShortestDouble(e.router.scale);
-  json["n_group"] = e.router.n_groups;
-  json["topk_group"] = e.router.top_groups;
+  WriteExpertGroups(e.router, json);
   json["n_shared_experts"] = e.shared_ffn_dim / e.ffn_dim;
   json["first_k_dense_replace"] = FirstExpertLayer(c);
   return json;
@@ -82,14 +77,12 @@ void ShapeTiny(ModelConfig& c) {
   c.rotary_dim = c.attention.head_dim / 2;
   c.qk_norm = true;
   ShapeTinyExperts(c);
+  UseBiasedRouter(c.experts);
   RouterSpec& router = c.experts.router;
-  router.score = RouterScore::kSigmoid;
   router.normalise = true;
   router.scale = 1.5f;
   router.n_groups = 5;
   router.top_groups = 2;
-  router.group_score = GroupScore::kTop2Sum;
-  c.experts.selection_bias = true;
   c.experts.shared_ffn_dim = c.experts.ffn_dim;
   c.experts.layers.assign(static_cast<size_t>(c.n_layers), true);
   c.experts.layers.front() = false;
@@ -99,7 +92,7 @@ constexpr GgufDecoderForm kGgufForm{.partial_rope = true};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  ReadGgufExperts(metadata, kKeys.count, json);
+  ReadGgufExperts(metadata, kKeys, json);
   ReadGgufRouter(metadata, kGgufSigmoid, json);
   json["use_qk_norm"] = metadata.HasTensor("blk.0.attn_q_norm.weight");
   json["hidden_act"] = "silu";

@@ -35,6 +35,12 @@ constexpr double kTheta = 150000;
 constexpr int64_t kWindow = 128;
 constexpr int64_t kPattern = 2;  // every layer has a window except each second
 
+constexpr ExpertKeys kKeys{.ffn = "intermediate_size",
+                           .n_experts = 128,
+                           .n_chosen = 4,
+                           .fixes_norm = true,
+                           .ffn_dim = 2880};
+
 // The class has a scaling of its own where config.json has none.
 constexpr RopeScaling kDefaultScaling{.kind = RopeKind::kYarn,
                                       .factor = 32,
@@ -71,10 +77,8 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   RequireNumber(json, "swiglu_limit", double{kSwigluLimit}, source);
   RequireNumber(json, "swiglu_alpha", double{kSwigluAlpha}, source);
   c.activation = Activation::kClampedSwiglu;
-  c.experts = ParseExperts(
-      json, {.ffn = "intermediate_size", .n_experts = 128, .n_chosen = 4, .ffn_dim = 2880}, source);
+  c.experts = ParseExperts(json, kKeys, source);
   c.experts.router.softmax_of_chosen = true;
-  c.experts.router.normalise = false;
   ParseWindowPattern(json, kWindow, kPattern, c, source);
   return c;
 }
@@ -233,23 +237,11 @@ constexpr auto kGgufParts =
 // GGUF has no key for the ramp of yarn, which is not truncated in this architecture.
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  json["intermediate_size"] = metadata.RequiredInt("expert_feed_forward_length");
-  json["num_local_experts"] = metadata.RequiredInt("expert_count");
-  json["num_experts_per_tok"] = metadata.RequiredInt("expert_used_count");
+  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExpertWidths(metadata, kKeys, json);
   json["sliding_window"] = metadata.RequiredInt(kGgufWindow);
   if (!IsGiven(json, "rope_scaling")) json["rope_scaling"] = {{"rope_type", "default"}};
   if (json["rope_scaling"]["rope_type"] == "yarn") json["rope_scaling"]["truncate"] = false;
-}
-
-std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  const auto add = [&](std::string_view key, int64_t value) {
-    settings.push_back({key, static_cast<uint32_t>(value)});
-  };
-  add("expert_count", c.experts.router.n_experts);
-  add("expert_used_count", c.experts.router.top_k);
-  add("expert_feed_forward_length", c.experts.ffn_dim);
-  return settings;
 }
 
 std::string RequireAlternatingWindows(const ModelConfig& c) {
@@ -278,7 +270,7 @@ constexpr GgufArchitecture kGguf{.name = "gpt-oss",
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGguf,
-                                 .write_config = WriteGguf,
+                                 .write_config = WriteGgufExpertDecoder,
                                  .limits = kGgufLimits,
                                  .has_experts = true,
                                  .caveat = GgufCaveat};

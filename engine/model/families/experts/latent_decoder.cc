@@ -35,8 +35,7 @@ void ParseLatentAttention(const Json& json, const LatentDefaults& defaults, Mode
     ThrowField(source, "field 'num_key_value_heads' must be " + std::to_string(a.n_heads) +
                            " ('num_attention_heads'), got " + std::to_string(a.n_kv_heads));
   }
-  const auto q_rank = json.find("q_lora_rank");
-  if (q_rank == json.end() || !q_rank->is_null()) {
+  if (!IsNull(json, "q_lora_rank")) {
     latent.q_rank = JsonIntOr(json, "q_lora_rank", defaults.q_rank, 1, kMaxWidth, source);
   }
   latent.kv_rank = JsonIntOr(json, "kv_lora_rank", 512, 1, kMaxWidth, source);
@@ -67,8 +66,7 @@ float ScoreScale(const ModelConfig& c) {
 
 void ParseLatentExperts(const Json& json, const LatentDefaults& defaults, ModelConfig& c,
                         const std::string& source) {
-  const auto top_k = json.find("num_experts_per_tok");
-  if (defaults.top_k == 0 && (top_k == json.end() || top_k->is_null())) {
+  if (defaults.top_k == 0 && !IsGiven(json, "num_experts_per_tok")) {
     ThrowField(source, "field 'num_experts_per_tok' is missing");
   }
   ExpertKeys keys = kExpertKeys;
@@ -77,10 +75,8 @@ void ParseLatentExperts(const Json& json, const LatentDefaults& defaults, ModelC
   keys.normalise = defaults.normalise;
   keys.ffn_dim = defaults.expert_ffn_dim;
   c.experts = ParseExperts(json, keys, source);
-  c.experts.router.scale = static_cast<float>(
-      JsonNumberOr(json, "routed_scaling_factor", defaults.routed_scale, 1e-6, 1e6, source));
-  const auto shared = json.find("n_shared_experts");
-  if (shared == json.end() || !shared->is_null()) {
+  ParseExpertScale(json, defaults.routed_scale, c.experts.router, source);
+  if (!IsNull(json, "n_shared_experts")) {
     const int64_t n = JsonIntOr(json, "n_shared_experts", defaults.n_shared, 0, kMaxShared, source);
     c.experts.shared_ffn_dim = n * c.experts.ffn_dim;
   }
@@ -163,9 +159,7 @@ Json WriteLatentDecoder(const ModelConfig& c, const char* architecture, const ch
   json.erase("router_aux_loss_coef");
   json["n_shared_experts"] = c.experts.shared_ffn_dim / c.experts.ffn_dim;
   json["first_k_dense_replace"] = FirstExpertLayer(c);
-  json["routed_scaling_factor"] = ShortestDouble(c.experts.router.scale);
-  json["n_group"] = c.experts.router.n_groups;
-  json["topk_group"] = c.experts.router.top_groups;
+  WriteExpertGroups(c.experts.router, json);
   return json;
 }
 

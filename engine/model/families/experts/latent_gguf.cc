@@ -51,7 +51,7 @@ void ReadLatentGguf(const GgufMetadata& metadata, int64_t score, nlohmann::order
   if (const auto theta = metadata.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
   json["attention_bias"] = false;
   json["hidden_act"] = "silu";
-  ReadGgufExperts(metadata, "n_routed_experts", json);
+  ReadGgufExperts(metadata, {.count = "n_routed_experts"}, json);
   ReadGgufRouter(metadata, score, json);
   ReadGgufRopeScaling(metadata, GgufMscale::kTenths, json);
 }

@@ -35,6 +35,7 @@ constexpr ExpertKeys kKeys{.count = "num_local_experts",
                            .ffn = "intermediate_size",
                            .n_experts = 16,
                            .n_chosen = 1,
+                           .fixes_norm = true,
                            .ffn_dim = 8192};
 constexpr ExpertNames kNames{.router = "feed_forward.router.weight",
                              .experts = "feed_forward.experts",
@@ -74,7 +75,6 @@ bool IsTuned(const Json& json, const std::string& source) {
 void ParseExpertLayers(const Json& json, ModelConfig& c, const std::string& source) {
   c.experts = ParseExperts(json, kKeys, source);
   c.experts.router.score = RouterScore::kSigmoid;
-  c.experts.router.normalise = false;  // not a key of this class
   c.experts.shared_ffn_dim = c.experts.ffn_dim;
   std::vector<bool>& layers = c.experts.layers;
   if (const auto listed = ParseLayerNumbers(json, "moe_layers", c.n_layers - 1, source)) {
@@ -122,7 +122,6 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
 Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "Llama4ForCausalLM", "llama4_text");
   WriteExperts(c, kKeys, json);
-  json.erase("norm_topk_prob");
   json["intermediate_size_mlp"] = c.ffn_dim;
   json["use_qk_norm"] = c.qk_norm;
   json["attn_temperature_tuning"] = c.query_growth > 0;
@@ -146,19 +145,12 @@ Json WriteConfig(const ModelConfig& c) {
 // multimodal model these lie in its language model.
 void AddStacks(const ModelConfig& c, std::vector<WeightSpec>& specs) {
   for (WeightSpec& spec : specs) {
-    const size_t at = spec.name.find("experts.");
-    if (at == std::string::npos || spec.name.find("shared_expert.") != std::string::npos) continue;
-    const size_t number = at + std::string("experts.").size();
-    const bool is_down = spec.name.ends_with("down_proj.weight");
-    const bool is_up = spec.name.ends_with("up_proj.weight");
-    StoredPart part{
-        .tensor = spec.name.substr(0, number) + (is_down ? "down_proj" : "gate_up_proj"),
-        .index = std::stoll(spec.name.substr(number)),
-        .first_row = is_up ? c.experts.ffn_dim : 0,
-        .transposed = true};
-    spec.parts = {part};
-    part.tensor = "language_model." + part.tensor;
-    spec.parts.push_back(part);
+    auto part = StackedPart(spec, {}, c);
+    if (!part) continue;
+    part->transposed = true;
+    spec.parts = {*part};
+    part->tensor = "language_model." + part->tensor;
+    spec.parts.push_back(*std::move(part));
   }
 }
 
@@ -297,10 +289,10 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
     metadata.Unsupported(kGgufWindow, "is 0: only models with chunks are supported");
   }
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, "num_local_experts", json);
+  ReadGgufExperts(metadata, kKeys, json);
   json["intermediate_size_mlp"] = json["intermediate_size"];
-  json["intermediate_size"] = metadata.RequiredInt("expert_feed_forward_length");
-  json["interleave_moe_layer_step"] = metadata.RequiredInt("interleave_moe_layer_step");
+  ReadGgufExpertWidths(metadata, kKeys, json);
+  json["interleave_moe_layer_step"] = metadata.RequiredInt(kGgufExpertStep);
   json["no_rope_layer_interval"] = kNoRopeInterval;
   json["attention_chunk_size"] = kGgufChunk;
   json["floor_scale"] = kGgufChunk;
@@ -318,9 +310,8 @@ int64_t ExpertStep(const ModelConfig& c) {
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  AddGgufExperts(c, settings);
-  settings.push_back({"interleave_moe_layer_step", static_cast<uint32_t>(ExpertStep(c))});
+  std::vector<GgufSetting> settings = WriteGgufExpertDecoder(c);
+  settings.push_back({kGgufExpertStep, static_cast<uint32_t>(ExpertStep(c))});
   return settings;
 }
 

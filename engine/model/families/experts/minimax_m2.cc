@@ -23,12 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 2> kArchitectures{"MiniMaxM2ForCausalLM", "minimax_m2"};
 
-constexpr ExpertKeys kKeys{.count = "num_local_experts",
-                           .other_count = "num_experts",
-                           .ffn = "intermediate_size",
-                           .n_experts = 256,
-                           .n_chosen = 8,
-                           .ffn_dim = 1536};
+constexpr ExpertKeys kKeys = LocalExpertKeys(256, 8, 1536, true);
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
@@ -54,7 +49,6 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   RequireName(json, "scoring_func", "sigmoid", source);
   c.experts = ParseExperts(json, kKeys, source);
   c.experts.router.score = RouterScore::kSigmoid;
-  c.experts.router.normalise = true;
   c.experts.selection_bias = true;
   return c;
 }
@@ -64,18 +58,11 @@ Json WriteConfig(const ModelConfig& c) {
   json.erase("attention_bias");
   json["partial_rotary_factor"] = RotaryFactor(c.rotary_dim, c.attention.head_dim);
   WriteExperts(c, kKeys, json);
-  json.erase("norm_topk_prob");
   return json;
 }
 
 LlamaTraits Traits(const ModelConfig&) {
-  return {.qk_norm = QkNorm::kWidth,
-          .experts = {.router = "block_sparse_moe.gate.weight",
-                      .selection_bias = "block_sparse_moe.e_score_correction_bias",
-                      .experts = "block_sparse_moe.experts",
-                      .gate = "w1",
-                      .up = "w3",
-                      .down = "w2"}};
+  return {.qk_norm = QkNorm::kWidth, .experts = kBlockSparseExperts};
 }
 
 void ShapeTiny(ModelConfig& c) {
@@ -89,23 +76,21 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 constexpr GgufDecoderForm kGgufForm{.partial_rope = true};
-constexpr std::string_view kGgufScoreKey = "expert_gating_func";
-constexpr uint32_t kGgufSigmoid = 2;
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  ReadGgufExperts(metadata, kKeys.count, json);
-  json[kKeys.ffn] = metadata.RequiredInt("expert_feed_forward_length");
+  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExpertWidths(metadata, kKeys, json);
   json["hidden_act"] = "silu";
-  if (metadata.Int(kGgufScoreKey).value_or(kGgufSigmoid) != kGgufSigmoid) {
-    metadata.Unsupported(kGgufScoreKey, "must be 2, sigmoid");
+  if (metadata.Int(kGgufScore).value_or(kGgufSigmoid) != kGgufSigmoid) {
+    metadata.Unsupported(kGgufScore, "must be 2, sigmoid");
   }
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = GgufDecoderSizes(c, kGgufForm);
   AddGgufExperts(c, settings);
-  settings.push_back({kGgufScoreKey, kGgufSigmoid});
+  settings.push_back({kGgufScore, static_cast<uint32_t>(kGgufSigmoid)});
   return settings;
 }
 

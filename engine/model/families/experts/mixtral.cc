@@ -25,12 +25,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 2> kArchitectures{"MixtralForCausalLM", "mixtral"};
 
-constexpr ExpertKeys kKeys{.count = "num_local_experts",
-                           .other_count = "num_experts",
-                           .ffn = "intermediate_size",
-                           .n_experts = 8,
-                           .n_chosen = 2,
-                           .ffn_dim = 14336};
+constexpr ExpertKeys kKeys = LocalExpertKeys(8, 2, 14336, true);
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
@@ -47,7 +42,6 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.attention.window = ParseWindow(json, 0, source);
   c.experts = ParseExperts(json, kKeys, source);
-  c.experts.router.normalise = true;  // always in this class
   return c;
 }
 
@@ -56,17 +50,10 @@ Json WriteConfig(const ModelConfig& c) {
   json.erase("attention_bias");
   json["sliding_window"] = WindowToJson(c);
   WriteExperts(c, kKeys, json);
-  json.erase("norm_topk_prob");
   return json;
 }
 
-LlamaTraits Traits(const ModelConfig&) {
-  return {.experts = {.router = "block_sparse_moe.gate.weight",
-                      .experts = "block_sparse_moe.experts",
-                      .gate = "w1",
-                      .up = "w3",
-                      .down = "w2"}};
-}
+LlamaTraits Traits(const ModelConfig&) { return {.experts = kBlockSparseExperts}; }
 
 void ShapeTiny(ModelConfig& c) {
   c.attention.window = kTinyWindow;
@@ -81,13 +68,7 @@ bool OwnsGguf(const GgufMetadata& metadata) { return metadata.Int("expert_count"
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, kKeys.count, json);
-}
-
-std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  AddGgufExperts(c, settings);
-  return settings;
+  ReadGgufExperts(metadata, kKeys, json);
 }
 
 constexpr auto kGgufParts =
@@ -104,7 +85,7 @@ constexpr GgufArchitecture kGguf{.name = "llama",
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGguf,
-                                 .write_config = WriteGguf,
+                                 .write_config = WriteGgufExpertDecoder,
                                  .limits = kGgufLimits,
                                  .has_experts = true,
                                  .owns = OwnsGguf};

@@ -63,14 +63,8 @@ void ShapeTiny(ModelConfig& c) {
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, kKeys.count, json);
+  ReadGgufExperts(metadata, kKeys, json);
   json["norm_topk_prob"] = false;
-}
-
-std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  AddGgufExperts(c, settings);
-  return settings;
 }
 
 constexpr auto kGgufLimits =
@@ -81,7 +75,7 @@ constexpr GgufArchitecture kGguf{.name = "olmoe",
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGguf,
-                                 .write_config = WriteGguf,
+                                 .write_config = WriteGgufExpertDecoder,
                                  .limits = kGgufLimits,
                                  .has_experts = true};
 

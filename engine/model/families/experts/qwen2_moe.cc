@@ -26,7 +26,11 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 2> kArchitectures{"Qwen2MoeForCausalLM", "qwen2_moe"};
 
-constexpr ExpertKeys kKeys{.n_experts = 60, .n_chosen = 4, .ffn_dim = 1408};
+constexpr ExpertKeys kKeys{.shared_ffn = "shared_expert_intermediate_size",
+                           .n_experts = 60,
+                           .n_chosen = 4,
+                           .ffn_dim = 1408,
+                           .shared_ffn_dim = 5632};
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
@@ -47,8 +51,6 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ParseLayerTypes(
       json, [=](int64_t layer) { return layer % 2 == 0 && layer < end; }, c, source);
   c.experts = ParseExperts(json, kKeys, source);
-  c.experts.shared_ffn_dim =
-      JsonIntOr(json, "shared_expert_intermediate_size", 5632, 1, kMaxWidth, source);
   ParseSparseLayers(json, c, source);
   return c;
 }
@@ -59,7 +61,6 @@ Json WriteConfig(const ModelConfig& c) {
   json["qkv_bias"] = c.attention_bias;
   WriteQwenWindows(c, json);
   WriteExperts(c, kKeys, json);
-  json["shared_expert_intermediate_size"] = c.experts.shared_ffn_dim;
   WriteSparseLayers(c, json);
   return json;
 }
@@ -77,13 +78,10 @@ void ShapeTiny(ModelConfig& c) {
   c.experts.shared_ffn_dim = 36;
 }
 
-constexpr std::string_view kGgufSharedKey = "expert_shared_feed_forward_length";
-
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, kKeys.count, json);
-  json[kKeys.ffn] = metadata.RequiredInt("expert_feed_forward_length");
-  json["shared_expert_intermediate_size"] = metadata.RequiredInt(kGgufSharedKey);
+  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExpertWidths(metadata, kKeys, json);
   json["hidden_act"] = "silu";
   json["qkv_bias"] = true;
   json["norm_topk_prob"] = false;
@@ -92,8 +90,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  AddGgufExperts(c, settings);
-  settings.push_back({kGgufSharedKey, static_cast<uint32_t>(c.experts.shared_ffn_dim)});
+  AddGgufSharedExperts(c, settings);
   return settings;
 }
 

@@ -58,23 +58,19 @@ LlamaTraits Traits(const ModelConfig& c) {
   return {.biases = EqualBiases(c), .qk_norm = QkNorm::kHeads};
 }
 
+constexpr std::string_view kModel = "model.";
+
 // The text part of Qwen3-VL stacks the experts of a layer with the inputs first:
 // gate_up_proj [n_experts, hidden, 2 * ffn_dim] and down_proj [n_experts, ffn_dim, hidden].
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   std::vector<WeightSpec> specs = ListLlamaWeights(c, Traits(c));
-  constexpr std::string_view kExperts = ".mlp.experts.";
   for (WeightSpec& spec : specs) {
-    const size_t at = spec.name.find(kExperts);
-    if (at == std::string::npos) continue;
-    const bool is_down = spec.name.ends_with("down_proj.weight");
-    const std::string layer = spec.name.substr(6, at - 6);  // without "model."
-    spec.parts.push_back(
-        {.tensor = "model.language_model." + layer + std::string(kExperts) +
-                   (is_down ? "down_proj" : "gate_up_proj"),
-         .index = std::stoll(spec.name.substr(at + kExperts.size())),
-         .first_row = spec.name.ends_with("up_proj.weight") ? c.experts.ffn_dim : 0,
-         .transposed = true,
-         .is_written = false});
+    auto part = StackedPart(spec, {}, c);
+    if (!part) continue;
+    part->tensor = "model.language_model." + part->tensor.substr(kModel.size());
+    part->transposed = true;
+    part->is_written = false;
+    spec.parts.push_back(*std::move(part));
   }
   return specs;
 }
@@ -89,16 +85,10 @@ void ShapeTiny(ModelConfig& c) {
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, kKeys.count, json);
-  json[kKeys.ffn] = metadata.RequiredInt("expert_feed_forward_length");
+  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExpertWidths(metadata, kKeys, json);
   json["norm_topk_prob"] = true;
   json["use_sliding_window"] = false;
-}
-
-std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
-  std::vector<GgufSetting> settings = WriteGgufDecoder(c);
-  AddGgufExperts(c, settings);
-  return settings;
 }
 
 constexpr auto kGgufLimits = std::to_array<GgufLimit>(
@@ -109,7 +99,7 @@ constexpr GgufArchitecture kGguf{.name = "qwen3moe",
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
                                  .read_config = ReadGguf,
-                                 .write_config = WriteGguf,
+                                 .write_config = WriteGgufExpertDecoder,
                                  .limits = kGgufLimits,
                                  .has_experts = true};
 

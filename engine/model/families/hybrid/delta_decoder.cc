@@ -224,4 +224,11 @@ void ShapeTinyDelta(ModelConfig& c) {
   c.recurrent.layers = {true, true, false, true};
 }
 
+void ShapeTinyDeltaExperts(ModelConfig& c) {
+  ShapeTinyDelta(c);
+  ShapeTinyExperts(c);
+  c.experts.router.normalise = true;
+  c.experts.shared_ffn_dim = 28;
+}
+
 }  // namespace tandem::engine

@@ -41,5 +41,6 @@ void DeltaDecoderForward(const ModelConfig& config, const Weights& weights, Laye
   DeltaDecoderForward(config, traits, weights, ops);
 }
 void ShapeTinyDelta(ModelConfig& config);
+void ShapeTinyDeltaExperts(ModelConfig& config);
 
 }  // namespace tandem::engine

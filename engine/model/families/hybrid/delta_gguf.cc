@@ -16,7 +16,6 @@ constexpr std::string_view kDeltaValueHeads = "ssm.time_step_rank";
 constexpr std::string_view kDeltaWidth = "ssm.inner_size";
 constexpr std::string_view kDeltaInterval = "full_attention_interval";
 constexpr std::string_view kDeltaSections = "rope.dimension_sections";
-constexpr std::string_view kDeltaSharedWidth = "expert_shared_feed_forward_length";
 constexpr int64_t kUsualInterval = 4;
 
 const DeltaSpec& DeltaOf(const ModelConfig& c) { return c.recurrent.delta; }
@@ -125,17 +124,6 @@ std::vector<GgufSetting> WriteSectionedDeltaGguf(const ModelConfig& c) {
   settings.push_back(
       {kDeltaSections, std::vector<uint32_t>{(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0}});
   return settings;
-}
-
-void ReadDeltaExperts(const GgufMetadata& metadata, nlohmann::ordered_json& json) {
-  ReadGgufExperts(metadata, "num_experts", json);
-  json["moe_intermediate_size"] = metadata.RequiredInt("expert_feed_forward_length");
-  json["shared_expert_intermediate_size"] = metadata.RequiredInt(kDeltaSharedWidth);
-}
-
-void AddDeltaExperts(const ModelConfig& c, std::vector<GgufSetting>& settings) {
-  AddGgufExperts(c, settings);
-  settings.push_back({kDeltaSharedWidth, static_cast<uint32_t>(c.experts.shared_ffn_dim)});
 }
 
 std::string RequireOneDeltaHead(const ModelConfig& c) {

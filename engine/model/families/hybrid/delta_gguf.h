@@ -21,9 +21,6 @@ std::vector<GgufSetting> WriteDeltaGguf(const ModelConfig& config);
 // The same with the sections of Qwen3.5's rope. A text has one position on all axes, so any
 // sections give the same rope.
 std::vector<GgufSetting> WriteSectionedDeltaGguf(const ModelConfig& config);
-// The experts, and the width of the shared one.
-void ReadDeltaExperts(const GgufMetadata& metadata, nlohmann::ordered_json& json);
-void AddDeltaExperts(const ModelConfig& config, std::vector<GgufSetting>& settings);
 
 // Rows of GgufArchitecture::limits: readers know one size of a head, and an attention in every n-th
 // layer.

@@ -182,18 +182,10 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
 }
 
-constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_n_heads",
-                                      .head_dim = "mamba_d_head",
-                                      .n_groups = "mamba_n_groups",
-                                      .state_dim = "mamba_d_state",
-                                      .kernel = "mamba_d_conv",
-                                      .conv_bias = "mamba_conv_bias",
-                                      .proj_bias = "mamba_proj_bias"};
-
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadMambaGguf(metadata, kGgufFields, json);
-  json["mamba_d_ssm"] = metadata.RequiredInt("ssm.inner_size");
+  ReadMambaGguf(metadata, kKeys, json);
+  json[kKeys.width] = metadata.RequiredInt("ssm.inner_size");
   json["mamba_rms_norm"] = metadata.HasTensor("blk.0.ssm_norm.weight");
   json["mamba_norm_before_gate"] = false;
   json["hidden_act"] = "silu";

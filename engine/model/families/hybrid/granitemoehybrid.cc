@@ -37,15 +37,6 @@ constexpr std::array<std::string_view, 2> kArchitectures{"GraniteMoeHybridForCau
                                                          "granitemoehybrid"};
 constexpr const char* kMambaLayer = "linear_attention";
 
-constexpr ExpertKeys kKeys{.count = "num_local_experts",
-                           .other_count = "num_experts",
-                           .ffn = "intermediate_size",
-                           .n_experts = 8,
-                           .n_chosen = 2,
-                           .ffn_dim = 11008};
-constexpr ExpertNames kNames{.router = "block_sparse_moe.router.layer.weight",
-                             .experts = "block_sparse_moe.experts"};
-
 constexpr MambaKeys kMambaKeys{};
 
 // "mamba" and "attention" are the names of transformers 4.
@@ -75,9 +66,7 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   }
   ParseGraniteMultipliers(json, c, source);
   if (JsonIntOr(json, "num_local_experts", 8, 0, 1 << 20, source) > 0) {
-    c.experts = ParseExperts(json, kKeys, source);
-    c.experts.router.normalise = false;  // not a key of this class
-    c.experts.router.softmax_of_chosen = true;
+    ParseGraniteExperts(json, c, source);
   }
   c.ffn_dim = JsonIntOr(json, "shared_intermediate_size", 1024, 1, kMaxWidth, source);
   ParseMamba(json, kMambaKeys, c, source);
@@ -91,8 +80,7 @@ Json WriteConfig(const ModelConfig& c) {
   WriteGraniteMultipliers(c, json);
   json["shared_intermediate_size"] = c.ffn_dim;
   if (c.experts.router.n_experts > 0) {
-    WriteExperts(c, kKeys, json);
-    json.erase("norm_topk_prob");
+    WriteExperts(c, kGraniteExpertKeys, json);
   } else {
     json["num_local_experts"] = 0;
     json["num_experts_per_tok"] = 0;
@@ -101,20 +89,6 @@ Json WriteConfig(const ModelConfig& c) {
   json["layer_types"] = RecurrentLayersToJson(c, kMambaLayer);
   WriteMamba(c, kMambaKeys, json);
   return json;
-}
-
-// Each projection of each expert is a part of the layer's stacked tensors, gates above ups.
-void AddStacks(const ModelConfig& c, std::vector<WeightSpec>& specs) {
-  for (WeightSpec& spec : specs) {
-    const size_t at = spec.name.find("experts.");
-    if (at == std::string::npos) continue;
-    const std::string layer = spec.name.substr(0, at);
-    const bool is_down = spec.name.ends_with("down_proj.weight");
-    const bool is_up = spec.name.ends_with("up_proj.weight");
-    spec.parts = {{.tensor = layer + (is_down ? "output_linear.weight" : "input_linear.weight"),
-                   .index = std::stoll(spec.name.substr(at + std::string("experts.").size())),
-                   .first_row = is_up ? c.experts.ffn_dim : 0}};
-  }
 }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
@@ -129,14 +103,14 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
       ListSelfAttention(specs, prefix + "self_attn", c, EqualBiases(c));
     }
     specs.push_back(VectorSpec(prefix + "post_attention_layernorm.weight", c.hidden_dim));
-    if (c.HasExperts(layer)) ListExpertMlp(specs, prefix, c, kNames);
+    if (c.HasExperts(layer)) ListExpertMlp(specs, prefix, c, kGraniteExperts);
     specs.push_back(
         MatrixSpec(prefix + "shared_mlp.input_linear.weight", 2 * c.ffn_dim, c.hidden_dim));
     specs.push_back(
         MatrixSpec(prefix + "shared_mlp.output_linear.weight", c.hidden_dim, c.ffn_dim));
   }
   ListHead(specs, VectorSpec("model.norm.weight", c.hidden_dim), c);
-  AddStacks(c, specs);
+  AddGraniteStacks(c, specs);
   return specs;
 }
 
@@ -161,7 +135,7 @@ void Forward(const ModelConfig& c, const Weights& weights, LayerOps& ops) {
     const Act m = ops.RmsNorm(x, w.Take(), c.norm_eps);
     Act mlp;
     if (c.HasExperts(layer)) {
-      const Act chosen = RunExpertMlp(ops, m, TakeExpertMlp(w, c, kNames), c);
+      const Act chosen = RunExpertMlp(ops, m, TakeExpertMlp(w, c, kGraniteExperts), c);
       mlp = ops.Add(chosen, SharedMlp(ops, w, c, m));
     } else {
       mlp = SharedMlp(ops, w, c, m);
@@ -177,33 +151,20 @@ std::vector<RopeSpec> ListRopes(const ModelConfig& c) {
 
 void ShapeTiny(ModelConfig& c) {
   c.n_layers = 4;
-  c.attention.n_kv_heads = 2;
-  c.attention.scale = 0.125f;
-  c.embedding_multiplier = 12;
-  c.residual_multiplier = 0.22f;
-  c.logit_multiplier = 0.25f;
-  ShapeTinyExperts(c);
-  c.experts.router.softmax_of_chosen = true;
+  ShapeTinyGranite(c);
+  ShapeTinyGraniteExperts(c);
   c.layer_ropes.assign(static_cast<size_t>(c.n_layers), ModelConfig::kNoRope);
   ShapeTinyMamba(c);
   c.recurrent.layers = {true, false, true, true};
 }
 
 constexpr GgufDecoderForm kGgufForm{.heads_by_layer = true};
-constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_n_heads",
-                                      .head_dim = "mamba_d_head",
-                                      .n_groups = "mamba_n_groups",
-                                      .state_dim = "mamba_d_state",
-                                      .kernel = "mamba_d_conv",
-                                      .conv_bias = "mamba_conv_bias",
-                                      .proj_bias = "mamba_proj_bias"};
-constexpr std::string_view kGgufSharedWidth = "expert_shared_feed_forward_length";
 constexpr std::string_view kGgufHasRope = "rope.scaling.finetuned";
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
   ReadGgufMultipliers(metadata, json);
-  ReadMambaGguf(metadata, kGgufFields, json);
+  ReadMambaGguf(metadata, kMambaKeys, json);
   const int64_t hidden = json["hidden_size"].get<int64_t>();
   const int64_t ffn = json["intermediate_size"].get<int64_t>();
   json["mamba_expand"] = MambaGgufExpansion(metadata, hidden);
@@ -212,7 +173,7 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   json["num_local_experts"] = 0;
   json["num_experts_per_tok"] = 0;
   if (metadata.Int("expert_count").value_or(0) > 0) {
-    ReadGgufExperts(metadata, kKeys.count, json);
+    ReadGgufExperts(metadata, kGraniteExpertKeys, json);
     json["shared_intermediate_size"] = metadata.RequiredInt(kGgufSharedWidth);
   }
   json["position_embedding_type"] = metadata.Bool(kGgufHasRope).value_or(true) ? "rope" : "nope";
@@ -254,15 +215,11 @@ constexpr auto kGgufParts = JoinGgufParts(
                          {"ffn_down", "shared_mlp.output_linear"},
                      }));
 constexpr auto kGgufExpertParts =
-    JoinGgufParts(kGgufMixerParts,
+    JoinGgufParts(kGgufMixerParts, kGgufGraniteExpertParts,
                   std::to_array<GgufPart>({
                       {"ffn_gate_shexp", "shared_mlp.input_linear", GgufChange::kNone, &kGateRows},
                       {"ffn_up_shexp", "shared_mlp.input_linear", GgufChange::kNone, &kUpRows},
                       {"ffn_down_shexp", "shared_mlp.output_linear"},
-                      {"ffn_gate_inp", "block_sparse_moe.router.layer"},
-                      {"ffn_gate_exps", "block_sparse_moe.experts.{E}.gate_proj"},
-                      {"ffn_up_exps", "block_sparse_moe.experts.{E}.up_proj"},
-                      {"ffn_down_exps", "block_sparse_moe.experts.{E}.down_proj"},
                   }));
 constexpr auto kGgufLimits = std::to_array<GgufLimit>(
     {RefuseLlama3Rope, RefuseUntruncatedYarn, RequireSilu, RefuseAttentionBias, RefuseScanBiases,

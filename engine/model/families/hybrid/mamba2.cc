@@ -114,21 +114,13 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers.assign(static_cast<size_t>(c.n_layers), true);
 }
 
-constexpr MambaGgufFields kGgufFields{.n_heads = "num_heads",
-                                      .head_dim = "head_dim",
-                                      .n_groups = "n_groups",
-                                      .state_dim = "state_size",
-                                      .kernel = "conv_kernel",
-                                      .conv_bias = "use_conv_bias",
-                                      .proj_bias = "use_bias"};
-
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   const int64_t hidden = metadata.RequiredInt("embedding_length");
   json["hidden_size"] = hidden;
   json["num_hidden_layers"] = GgufLayers(metadata);
   json["max_position_embeddings"] = metadata.RequiredInt("context_length");
   json["layer_norm_epsilon"] = Shortest(metadata.RequiredNumber(kGgufRmsNormEps));
-  ReadMambaGguf(metadata, kGgufFields, json);
+  ReadMambaGguf(metadata, kKeys, json);
   json["expand"] = MambaGgufExpansion(metadata, hidden);
 }
 

@@ -22,7 +22,7 @@ bool AnyBlockHas(const GgufMetadata& metadata, std::string_view tensor) {
 
 }  // namespace
 
-void ReadMambaGguf(const GgufMetadata& metadata, const MambaGgufFields& fields,
+void ReadMambaGguf(const GgufMetadata& metadata, const MambaKeys& keys,
                    nlohmann::ordered_json& json) {
   const int64_t width = metadata.RequiredInt(kScanWidth);
   const int64_t heads = metadata.RequiredInt(kScanHeads);
@@ -30,13 +30,13 @@ void ReadMambaGguf(const GgufMetadata& metadata, const MambaGgufFields& fields,
     metadata.Unsupported(kScanWidth, "is " + std::to_string(width) + ", which " +
                                          std::to_string(heads) + " heads do not divide");
   }
-  json[fields.n_heads] = heads;
-  json[fields.head_dim] = width / heads;
-  json[fields.n_groups] = metadata.RequiredInt(kScanGroups);
-  json[fields.state_dim] = metadata.RequiredInt(kScanState);
-  json[fields.kernel] = metadata.RequiredInt(kScanKernel);
-  json[fields.conv_bias] = AnyBlockHas(metadata, "ssm_conv1d.bias");
-  json[fields.proj_bias] = false;
+  json[keys.n_heads] = heads;
+  json[keys.head_dim] = width / heads;
+  json[keys.n_groups] = metadata.RequiredInt(kScanGroups);
+  json[keys.state_dim] = metadata.RequiredInt(kScanState);
+  json[keys.kernel] = metadata.RequiredInt(kScanKernel);
+  json[keys.conv_bias] = AnyBlockHas(metadata, "ssm_conv1d.bias");
+  json[keys.proj_bias] = false;
 }
 
 int64_t MambaGgufExpansion(const GgufMetadata& metadata, int64_t hidden_dim) {

@@ -7,23 +7,15 @@
 
 #include "engine/model/families/config.h"
 #include "engine/model/families/gguf_architecture.h"
+#include "engine/model/families/hybrid/mamba_parts.h"
 
 namespace tandem::engine {
 
 // Mamba-2 mixers in GGUF files.
 
-// Config.json's names of the sizes that a file has.
-struct MambaGgufFields {
-  const char* n_heads;
-  const char* head_dim;
-  const char* n_groups;
-  const char* state_dim;
-  const char* kernel;
-  const char* conv_bias;
-  const char* proj_bias;
-};
-// Throws kUnsupported for sizes that do not divide each other.
-void ReadMambaGguf(const GgufMetadata& metadata, const MambaGgufFields& fields,
+// Adds the sizes under the names of `keys`. Throws kUnsupported for sizes that do not divide each
+// other.
+void ReadMambaGguf(const GgufMetadata& metadata, const MambaKeys& keys,
                    nlohmann::ordered_json& json);
 // The width by hidden_dim. Throws kUnsupported when it is no whole number.
 int64_t MambaGgufExpansion(const GgufMetadata& metadata, int64_t hidden_dim);

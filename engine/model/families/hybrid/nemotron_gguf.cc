@@ -21,17 +21,9 @@ constexpr GgufDecoderForm kGgufForm{.partial_rope = true,
                                     .heads_by_layer = true,
                                     .eps_key = kGgufLayerNormEps,
                                     .eps_field = "layer_norm_epsilon"};
-constexpr MambaGgufFields kGgufFields{.n_heads = "mamba_num_heads",
-                                      .head_dim = "mamba_head_dim",
-                                      .n_groups = "n_groups",
-                                      .state_dim = "ssm_state_size",
-                                      .kernel = "conv_kernel",
-                                      .conv_bias = "use_conv_bias",
-                                      .proj_bias = "use_bias"};
 // Of all published models; readers have none.
 constexpr float kLeastStep = 0.001f;
 
-constexpr std::string_view kSharedWidth = "expert_shared_feed_forward_length";
 constexpr std::string_view kLatentWidth = "moe_latent_size";
 
 // Layers without heads and MLP are scans.
@@ -48,7 +40,7 @@ void ReadLayers(const GgufMetadata& metadata, const char* with_mlp, Json& json) 
 
 void ReadSizes(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  ReadMambaGguf(metadata, kGgufFields, json);
+  ReadMambaGguf(metadata, kMambaKeys, json);
   json["mlp_hidden_act"] = "relu2";
   json["mlp_bias"] = false;
   json["time_step_min"] = ShortestDouble(kLeastStep);
@@ -62,9 +54,9 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
 void ReadExpertGguf(const GgufMetadata& metadata, Json& json) {
   ReadSizes(metadata, json);
   ReadLayers(metadata, "moe", json);
-  ReadGgufExperts(metadata, "n_routed_experts", json);
+  ReadGgufExperts(metadata, kExpertKeys, json);
   ReadGgufRouter(metadata, kGgufSigmoid, json);
-  json["moe_shared_expert_intermediate_size"] = metadata.RequiredInt(kSharedWidth);
+  ReadGgufExpertWidths(metadata, kExpertKeys, json);
   const int64_t latent = metadata.Int(kLatentWidth).value_or(0);
   json["moe_latent_size"] = latent > 0 ? Json(latent) : Json(nullptr);
 }
@@ -96,9 +88,8 @@ std::vector<GgufSetting> WriteExpertGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings =
       WriteSizes(c, c.experts.ffn_dim,
                  [](const ModelConfig& each, int64_t layer) { return each.HasExperts(layer); });
-  AddGgufExperts(c, settings);
-  settings.push_back({kSharedWidth, static_cast<uint32_t>(c.experts.shared_ffn_dim)});
-  settings.push_back({"expert_shared_count", uint32_t{1}});
+  AddGgufSharedExperts(c, settings);
+  settings.push_back({kGgufSharedCount, uint32_t{1}});
   settings.push_back({"expert_weights_norm", c.experts.router.normalise});
   settings.push_back({"expert_weights_scale", c.experts.router.scale});
   settings.push_back({"expert_group_count", uint32_t{1}});

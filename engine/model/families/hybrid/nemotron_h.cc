@@ -33,27 +33,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::array<std::string_view, 2> kArchitectures{"NemotronHForCausalLM", "nemotron_h"};
 
-// The class reads the least step from a key of its own.
-constexpr MambaKeys kMambaKeys{.n_heads = "mamba_num_heads",
-                               .head_dim = "mamba_head_dim",
-                               .n_groups = "n_groups",
-                               .state_dim = "ssm_state_size",
-                               .kernel = "conv_kernel",
-                               .conv_bias = "use_conv_bias",
-                               .expand = "",
-                               .proj_bias = "use_bias",
-                               .time_limit = "",
-                               .heads = 128,
-                               .dim = 64,
-                               .groups = 8,
-                               .state = 128};
-constexpr ExpertKeys kKeys{.count = "n_routed_experts",
-                           .n_experts = 8,
-                           .n_chosen = 2,
-                           .normalise = true,
-                           .ffn_dim = 7688,
-                           .aux_loss = 0};
-
 struct MixerName {
   Mixer mixer;
   char letter;             // in `hybrid_override_pattern`
@@ -146,16 +125,12 @@ void SetMixers(const std::vector<Mixer>& mixers, ModelConfig& c) {
 
 void ParseMoe(const Json& json, ModelConfig& c, const std::string& source) {
   const std::vector<bool> layers = c.experts.layers;
-  c.experts = ParseExperts(json, kKeys, source);
+  c.experts = ParseExperts(json, kExpertKeys, source);
   c.experts.layers = layers;
-  c.experts.selection_bias = true;
+  UseBiasedRouter(c.experts);
   RouterSpec& router = c.experts.router;
-  router.score = RouterScore::kSigmoid;
-  router.group_score = GroupScore::kTop2Sum;
   router.scale = static_cast<float>(JsonNumberOr(json, "routed_scaling_factor", 1, 0, 1e6, source));
   ParseExpertGroups(json, 1, 1, router, source);
-  c.experts.shared_ffn_dim =
-      JsonIntOr(json, "moe_shared_expert_intermediate_size", 7688, 1, kMaxWidth, source);
   c.experts.latent_dim = JsonIntOr(json, "moe_latent_size", 0, 0, kMaxWidth, source);
 }
 
@@ -229,12 +204,9 @@ Json WriteConfig(const ModelConfig& c) {
     }
   }
   const ExpertsConfig& e = c.experts;
-  WriteExperts(c, kKeys, json);
+  WriteExperts(c, kExpertKeys, json);
   json.erase("router_aux_loss_coef");
-  json["routed_scaling_factor"] = ShortestDouble(e.router.scale);
-  json["n_group"] = e.router.n_groups;
-  json["topk_group"] = e.router.top_groups;
-  json["moe_shared_expert_intermediate_size"] = e.shared_ffn_dim;
+  WriteExpertGroups(e.router, json);
   json["moe_latent_size"] = e.latent_dim == 0 ? Json(nullptr) : Json(e.latent_dim);
   return json;
 }
@@ -361,14 +333,12 @@ void ShapeTiny(ModelConfig& c) {
   ShapeTinyMamba(c);
   c.recurrent.in_bias = c.recurrent.out_bias = true;
   ShapeTinyExperts(c);
-  c.experts.selection_bias = true;
+  UseBiasedRouter(c.experts);
   c.experts.shared_ffn_dim = 40;
   c.experts.latent_dim = 32;
   c.experts.aux_loss = 0;
-  c.experts.router.score = RouterScore::kSigmoid;
   c.experts.router.normalise = true;
   c.experts.router.scale = 2.5f;
-  c.experts.router.group_score = GroupScore::kTop2Sum;
   c.experts.router.n_groups = 4;
   c.experts.router.top_groups = 2;
   SetMixers({Mixer::kMamba, Mixer::kExperts, Mixer::kAttention, Mixer::kMlp}, c);

@@ -25,7 +25,13 @@ constexpr std::array<std::string_view, 4> kArchitectures{
     "qwen3_5_moe"};
 
 constexpr DeltaTraits kTraits{};
-constexpr ExpertKeys kKeys{.n_experts = 256, .n_chosen = 8, .normalise = true, .ffn_dim = 512};
+constexpr ExpertKeys kKeys{.shared_ffn = "shared_expert_intermediate_size",
+                           .n_experts = 256,
+                           .n_chosen = 8,
+                           .normalise = true,
+                           .fixes_norm = true,
+                           .ffn_dim = 512,
+                           .shared_ffn_dim = 512};
 
 ModelConfig ParseConfig(const Json& outer, const std::string& source) {
   const Json json = TextConfig(outer, source);
@@ -41,11 +47,7 @@ ModelConfig ParseConfig(const Json& outer, const std::string& source) {
                                source);
   c.family = "qwen3_5_moe";
   ParseDelta(json, c, source);
-  Json experts = json;
-  experts["norm_topk_prob"] = true;  // the class has no such key
-  c.experts = ParseExperts(experts, kKeys, source);
-  c.experts.shared_ffn_dim =
-      JsonIntOr(json, "shared_expert_intermediate_size", 512, 1, kMaxWidth, source);
+  c.experts = ParseExperts(json, kKeys, source);
   return c;
 }
 
@@ -53,32 +55,21 @@ Json WriteConfig(const ModelConfig& c) {
   Json json = WriteDecoder(c, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text");
   WriteDelta(c, json);
   WriteExperts(c, kKeys, json);
-  json.erase("norm_topk_prob");
-  json["shared_expert_intermediate_size"] = c.experts.shared_ffn_dim;
   return json;
 }
+
+constexpr std::string_view kModel = "model.";
 
 // Published checkpoints stack the experts of a layer: gate_up_proj [n_experts, 2 * ffn_dim, hidden]
 // and down_proj [n_experts, hidden, ffn_dim].
 void AddStackedExperts(const ModelConfig& c, std::vector<WeightSpec>& specs) {
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    for (WeightSpec& spec : specs) {
-      const std::string prefix = "model.layers." + std::to_string(layer) + ".mlp.experts.";
-      if (!spec.name.starts_with(prefix)) continue;
-      const size_t dot = spec.name.find('.', prefix.size());
-      const int64_t expert = std::stoll(spec.name.substr(prefix.size(), dot - prefix.size()));
-      const bool is_down = spec.name.ends_with("down_proj.weight");
-      const int64_t first = spec.name.ends_with("up_proj.weight") ? c.experts.ffn_dim : 0;
-      const std::string stack = prefix + (is_down ? "down_proj" : "gate_up_proj");
-      spec.parts.push_back({.tensor = stack,
-                            .index = expert,
-                            .first_row = is_down ? 0 : first,
-                            .is_written = false});
-      spec.parts.push_back({.tensor = "model.language_model." + stack.substr(6),
-                            .index = expert,
-                            .first_row = is_down ? 0 : first,
-                            .is_written = false});
-    }
+  for (WeightSpec& spec : specs) {
+    auto part = StackedPart(spec, {}, c);
+    if (!part) continue;
+    part->is_written = false;
+    spec.parts.push_back(*part);
+    part->tensor = "model.language_model." + part->tensor.substr(kModel.size());
+    spec.parts.push_back(*std::move(part));
   }
 }
 
@@ -89,21 +80,17 @@ std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   return specs;
 }
 
-void ShapeTiny(ModelConfig& c) {
-  ShapeTinyDelta(c);
-  ShapeTinyExperts(c);
-  c.experts.router.normalise = true;
-  c.experts.shared_ffn_dim = 28;
-}
+void ShapeTiny(ModelConfig& c) { ShapeTinyDeltaExperts(c); }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadDeltaGguf(metadata, json);
-  ReadDeltaExperts(metadata, json);
+  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExpertWidths(metadata, kKeys, json);
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = WriteSectionedDeltaGguf(c);
-  AddDeltaExperts(c, settings);
+  AddGgufSharedExperts(c, settings);
   return settings;
 }
 

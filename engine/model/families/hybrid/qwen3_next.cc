@@ -24,7 +24,12 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"Qwen3NextForCausalLM", "qwen3_next"};
 constexpr DeltaTraits kTraits{.is_fused = true};
 
-constexpr ExpertKeys kKeys{.n_experts = 512, .n_chosen = 10, .normalise = true, .ffn_dim = 512};
+constexpr ExpertKeys kKeys{.shared_ffn = "shared_expert_intermediate_size",
+                           .n_experts = 512,
+                           .n_chosen = 10,
+                           .normalise = true,
+                           .ffn_dim = 512,
+                           .shared_ffn_dim = 512};
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
   ModelConfig c = ParseDecoder(json,
@@ -40,8 +45,6 @@ ModelConfig ParseConfig(const Json& json, const std::string& source) {
   c.family = "qwen3_next";
   ParseDelta(json, c, source);
   c.experts = ParseExperts(json, kKeys, source);
-  c.experts.shared_ffn_dim =
-      JsonIntOr(json, "shared_expert_intermediate_size", 512, 1, kMaxWidth, source);
   ParseSparseLayers(json, c, source);
   return c;
 }
@@ -51,15 +54,11 @@ Json WriteConfig(const ModelConfig& c) {
   WriteDelta(c, json);
   WriteExperts(c, kKeys, json);
   WriteSparseLayers(c, json);
-  json["shared_expert_intermediate_size"] = c.experts.shared_ffn_dim;
   return json;
 }
 
 void ShapeTiny(ModelConfig& c) {
-  ShapeTinyDelta(c);
-  ShapeTinyExperts(c);
-  c.experts.router.normalise = true;
-  c.experts.shared_ffn_dim = 28;
+  ShapeTinyDeltaExperts(c);
   c.experts.layers = {true, false, true, true};
 }
 
@@ -126,13 +125,14 @@ constexpr LoraNames kLora{.rules = kMaxTextRules,
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadDeltaGguf(metadata, json);
-  ReadDeltaExperts(metadata, json);
+  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExpertWidths(metadata, kKeys, json);
   json["norm_topk_prob"] = true;
 }
 
 std::vector<GgufSetting> WriteGguf(const ModelConfig& c) {
   std::vector<GgufSetting> settings = WriteDeltaGguf(c);
-  AddDeltaExperts(c, settings);
+  AddGgufSharedExperts(c, settings);
   return settings;
 }
 
