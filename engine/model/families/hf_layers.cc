@@ -23,8 +23,9 @@ const Json* FindLayerList(const Json& json, const char* field, int64_t n_layers,
   if (!IsGiven(json, field)) return nullptr;
   const Json& list = json[field];
   if (list.is_array() && static_cast<int64_t>(list.size()) == n_layers) return &list;
+  const std::string got = list.is_array() ? ", got " + std::to_string(list.size()) : "";
   throw Error(ErrorCode::kDataLoss, source + ": field '" + field + "' must be a list of " +
-                                        std::to_string(n_layers) + " " + what);
+                                        std::to_string(n_layers) + " " + what + got);
 }
 
 }  // namespace

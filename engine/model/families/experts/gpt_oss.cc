@@ -237,7 +237,7 @@ constexpr auto kGgufParts =
 // GGUF has no key for the ramp of yarn, which is not truncated in this architecture.
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json);
-  ReadGgufExperts(metadata, kKeys, json);
+  ReadGgufExperts(metadata, {.count = "num_local_experts"}, json);
   ReadGgufExpertWidths(metadata, kKeys, json);
   json["sliding_window"] = metadata.RequiredInt(kGgufWindow);
   if (!IsGiven(json, "rope_scaling")) json["rope_scaling"] = {{"rope_type", "default"}};
