@@ -151,8 +151,14 @@ void ReadGgufDecoder(const GgufMetadata& metadata, Json& json, const GgufDecoder
   }
   json[form.eps_field] = Shortest(metadata.RequiredNumber(form.eps_key));
   if (const auto theta = metadata.Number("rope.freq_base")) json["rope_theta"] = Shortest(*theta);
-  json["attention_bias"] = metadata.HasTensor("blk.0.attn_q.bias");
+  if (form.bias_field != nullptr) json[form.bias_field] = metadata.HasTensor("blk.0.attn_q.bias");
   ReadGgufRopeScaling(metadata, form.mscale, json);
+}
+
+void ReadGgufLlama(const GgufMetadata& metadata, Json& json) {
+  ReadGgufDecoder(metadata, json);
+  json["hidden_act"] = "silu";
+  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
 }
 
 void ReadGgufWindow(const GgufMetadata& metadata, Json& json) {

@@ -31,11 +31,14 @@ struct GgufDecoderForm {
   bool any_mlp_width = false;   // by layer; config.json has the list
   std::string_view eps_key = kGgufRmsNormEps;
   const char* eps_field = "rms_norm_eps";
+  const char* bias_field = "attention_bias";  // of q, k and v; null: the class has no such key
 };
 // Adds sizes, heads, norm and rope under their shared names. Throws kUnsupported for experts, and
 // for heads that are rotated in part unless `form` has them.
 void ReadGgufDecoder(const GgufMetadata& metadata, nlohmann::ordered_json& json,
                      const GgufDecoderForm& form = {});
+// The same for Llama's architecture: with its activation, and whether the MLP has biases.
+void ReadGgufLlama(const GgufMetadata& metadata, nlohmann::ordered_json& json);
 // The number of layers, without those that only predict further tokens. Throws kUnsupported when
 // none is left.
 int64_t GgufLayers(const GgufMetadata& metadata);

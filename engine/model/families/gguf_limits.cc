@@ -50,6 +50,10 @@ std::string RequireTiedHead(const ModelConfig& c) {
 
 std::string RefuseWindow(const ModelConfig& c) { return Unless(!HasWindow(c), "a sliding window"); }
 
+std::string RequireAlternatingWindows(const ModelConfig& c) {
+  return Unless(FollowsPattern(c, 2), "windows on other layers than every second");
+}
+
 std::string IgnoredWindowCaveat(const ModelConfig& c) {
   return Unless(!HasWindow(c),
                 "other GGUF readers ignore the sliding window of this architecture; beyond the "

@@ -21,6 +21,7 @@ std::string RefuseMlpBias(const ModelConfig& config);
 std::string RefuseAttentionBias(const ModelConfig& config);
 std::string RequireTiedHead(const ModelConfig& config);
 std::string RefuseWindow(const ModelConfig& config);
+std::string RequireAlternatingWindows(const ModelConfig& config);
 
 // For GgufArchitecture::caveat.
 std::string IgnoredWindowCaveat(const ModelConfig& config);

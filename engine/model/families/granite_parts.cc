@@ -9,12 +9,16 @@
 #include "engine/io/json.h"
 #include "engine/model/families/gguf_config.h"
 #include "engine/model/families/hf_config.h"
+#include "engine/model/families/hf_rope.h"
 
 namespace tandem::engine {
 
 using Json = nlohmann::ordered_json;
 
-void ParseGraniteMultipliers(const Json& json, ModelConfig& c, const std::string& source) {
+ModelConfig ParseGranite(const Json& json, const std::string& source) {
+  ModelConfig c = ParseDecoder(json, {.max_context_len = 2048, .bos = {1}, .eos = {2}}, source);
+  ParseRope(json, 10000, c, source);
+  c.activation = ParseActivation(json, "hidden_act", "silu", source);
   const auto multiplier = [&](const char* field) {
     return JsonNumberOr(json, field, 1, 1e-6, 1e6, source);
   };
@@ -22,6 +26,7 @@ void ParseGraniteMultipliers(const Json& json, ModelConfig& c, const std::string
   c.residual_multiplier = static_cast<float>(multiplier("residual_multiplier"));
   c.attention.scale = static_cast<float>(multiplier("attention_multiplier"));
   c.logit_multiplier = static_cast<float>(1 / multiplier("logits_scaling"));
+  return c;
 }
 
 double GraniteLogitsScaling(const ModelConfig& c) {

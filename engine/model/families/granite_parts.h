@@ -12,9 +12,10 @@
 
 namespace tandem::engine {
 
-// The multipliers of Granite's families: of embeddings, scores, residuals and logits.
-void ParseGraniteMultipliers(const nlohmann::ordered_json& json, ModelConfig& config,
-                             const std::string& source);
+// Parts of Granite's families.
+
+// Llama's keys, and the multipliers of embeddings, scores, residuals and logits.
+ModelConfig ParseGranite(const nlohmann::ordered_json& json, const std::string& source);
 void WriteGraniteMultipliers(const ModelConfig& config, nlohmann::ordered_json& json);
 // Those of tiny test models.
 void ShapeTinyGranite(ModelConfig& config);

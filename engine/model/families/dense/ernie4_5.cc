@@ -59,9 +59,7 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json["use_bias"] = json["attention_bias"];
-  json.erase("attention_bias");
+  ReadGgufDecoder(metadata, json, {.bias_field = "use_bias"});
   json["hidden_act"] = "silu";
 }
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
 #include "engine/model/families/gguf_config.h"
@@ -71,11 +70,10 @@ void ShapeTiny(ModelConfig& c) {
   c.embedding_dropout = 0.1f;
 }
 
-constexpr GgufDecoderForm kGgufForm{.eps_field = "layer_norm_epsilon"};
+constexpr GgufDecoderForm kGgufForm{.eps_field = "layer_norm_epsilon", .bias_field = nullptr};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  json.erase("attention_bias");
   json["activation_function"] = "silu";
 }
 

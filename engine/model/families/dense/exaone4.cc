@@ -89,8 +89,7 @@ void ShapeTiny(ModelConfig& c) {
 constexpr int64_t kLayersWithWindows = 64;
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json.erase("attention_bias");
+  ReadGgufDecoder(metadata, json, {.bias_field = nullptr});
   ReadGgufWindows(metadata, json);
   ListFullLayersWithoutWindow(json);
   json["hidden_act"] = "silu";

@@ -81,10 +81,6 @@ std::string RequireCaps(const ModelConfig& c) {
 
 std::string LimitQueryScalar(const ModelConfig& c) { return QueryScalarLimit(c, kLayersOfLargest); }
 
-std::string RequireAlternatingWindows(const ModelConfig& c) {
-  return FollowsPattern(c, 2) ? "" : "windows on other than every second layer";
-}
-
 constexpr auto kGgufLimits =
     std::to_array<GgufLimit>({RefuseLlama3Rope, RefuseUntruncatedYarn, RefuseYarn, RequireTanhGelu,
                               RefuseMlpBias, RefuseAttentionBias, RequireTiedHead, RequireCaps,

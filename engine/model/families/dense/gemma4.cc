@@ -316,7 +316,7 @@ constexpr std::array kMaxTextEnds{
     MaxTextRule{"model.per_layer_projection_norm.weight",
                 "decoder.per_layer_embedder.per_layer_projection_norm.scale",
                 MaxTextShape::kVector}};
-constexpr std::array kMaxTextLayer{
+constexpr std::array kMaxTextNorms{
     MaxTextRule{"model.layers.{}.input_layernorm.weight", "pre_self_attention_norm.scale",
                 MaxTextShape::kVector},
     MaxTextRule{"model.layers.{}.post_attention_layernorm.weight", "post_self_attention_norm.scale",
@@ -324,19 +324,8 @@ constexpr std::array kMaxTextLayer{
     MaxTextRule{"model.layers.{}.pre_feedforward_layernorm.weight", "pre_ffw_norm.scale",
                 MaxTextShape::kVector},
     MaxTextRule{"model.layers.{}.post_feedforward_layernorm.weight", "post_ffw_norm.scale",
-                MaxTextShape::kVector},
-    MaxTextRule{"model.layers.{}.self_attn.q_proj.weight", "self_attention.query.kernel",
-                MaxTextShape::kHeadsOut},
-    MaxTextRule{"model.layers.{}.self_attn.k_proj.weight", "self_attention.key.kernel",
-                MaxTextShape::kHeadsOut},
-    MaxTextRule{"model.layers.{}.self_attn.v_proj.weight", "self_attention.value.kernel",
-                MaxTextShape::kHeadsOut},
-    MaxTextRule{"model.layers.{}.self_attn.o_proj.weight", "self_attention.out.kernel",
-                MaxTextShape::kHeadsIn},
-    MaxTextRule{"model.layers.{}.self_attn.q_norm.weight", "self_attention.query_norm.scale",
-                MaxTextShape::kVector},
-    MaxTextRule{"model.layers.{}.self_attn.k_norm.weight", "self_attention.key_norm.scale",
-                MaxTextShape::kVector},
+                MaxTextShape::kVector}};
+constexpr std::array kMaxTextLayer{
     MaxTextRule{"model.layers.{}.mlp.gate_proj.weight", "mlp.wi_0.kernel", MaxTextShape::kKernel,
                 MaxTextValue::kAsIs, false, MaxTextWhen::kWithoutExperts},
     MaxTextRule{"model.layers.{}.mlp.gate_proj.weight", "mlp.moe_block.shared_experts.wi_0.kernel",
@@ -373,7 +362,9 @@ constexpr std::array kMaxTextLayer{
                 MaxTextShape::kKernel},
     MaxTextRule{"model.layers.{}.post_per_layer_input_norm.weight",
                 "post_per_layer_input_norm.scale", MaxTextShape::kVector}};
-constexpr std::array kMaxTextRules = JoinRules(kMaxTextEnds, kMaxTextLayer);
+constexpr std::array kMaxTextRules =
+    JoinRules(kMaxTextEnds, kMaxTextNorms, kMaxTextQueryAndKey, kMaxTextValueAndOut,
+              kMaxTextHeadNorms, kMaxTextLayer);
 
 // The small models (E2B, E4B) have windows of their own pattern and no scanned layers.
 std::string MaxTextLimit(const ModelConfig& c, bool is_scanned) {

@@ -9,7 +9,6 @@
 #include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 
 namespace tandem::engine::gptj {

@@ -12,7 +12,6 @@
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/granite_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 #include "engine/model/families/maxtext_rules.h"
 
@@ -24,12 +23,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"GraniteForCausalLM", "granite"};
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
-  ModelConfig c = ParseDecoder(json, {.max_context_len = 2048, .bos = {1}, .eos = {2}}, source);
+  ModelConfig c = ParseGranite(json, source);
   c.family = "granite";
-  ParseRope(json, 10000, c, source);
-  c.activation = ParseActivation(json, "hidden_act", "silu", source);
   c.mlp_bias = JsonBoolOr(json, "mlp_bias", false, source);
-  ParseGraniteMultipliers(json, c, source);
   return c;
 }
 
@@ -41,9 +37,7 @@ Json WriteConfig(const ModelConfig& c) {
 }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json["hidden_act"] = "silu";
-  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
+  ReadGgufLlama(metadata, json);
   ReadGgufMultipliers(metadata, json);
 }
 

@@ -40,18 +40,12 @@ Json WriteConfig(const ModelConfig& c) {
 
 void ShapeTiny(ModelConfig& c) { c.attention.n_kv_heads = 2; }
 
-void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json["hidden_act"] = "silu";
-  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
-}
-
 constexpr std::array<GgufLimit, 2> kGgufLimits{RefuseUntruncatedYarn, RequireSilu};
 constexpr GgufArchitecture kGguf{.name = "llama",
                                  .parts = kGgufLlamaParts,
                                  .ends = kGgufDecoderEnds,
                                  .block = kGgufDecoderBlock,
-                                 .read_config = ReadGguf,
+                                 .read_config = ReadGgufLlama,
                                  .write_config = WriteGgufDecoder,
                                  .limits = kGgufLimits};
 

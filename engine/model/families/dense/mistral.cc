@@ -52,9 +52,7 @@ void ShapeTiny(ModelConfig& c) { c.attention.window = kTinyWindow; }
 bool OwnsGguf(const GgufMetadata& metadata) { return metadata.Int(kGgufWindow).value_or(0) > 0; }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
-  json["hidden_act"] = "silu";
-  json["mlp_bias"] = metadata.HasTensor("blk.0.ffn_up.bias");
+  ReadGgufLlama(metadata, json);
   json["sliding_window"] = metadata.RequiredInt(kGgufWindow);
 }
 

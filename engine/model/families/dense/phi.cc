@@ -4,7 +4,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/io/json.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/gguf_architecture.h"
 #include "engine/model/families/gguf_config.h"
@@ -74,12 +73,13 @@ void ShapeTiny(ModelConfig& c) {
   c.dropout = c.embedding_dropout = 0.1f;
 }
 
-constexpr GgufDecoderForm kGgufForm{
-    .partial_rope = true, .eps_key = kGgufLayerNormEps, .eps_field = "layer_norm_eps"};
+constexpr GgufDecoderForm kGgufForm{.partial_rope = true,
+                                    .eps_key = kGgufLayerNormEps,
+                                    .eps_field = "layer_norm_eps",
+                                    .bias_field = nullptr};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  json.erase("attention_bias");
   json["hidden_act"] = "gelu_new";
 }
 

@@ -70,13 +70,13 @@ void ShapeTiny(ModelConfig& c) {
   c.parallel_residual = true;
 }
 
-constexpr GgufDecoderForm kGgufForm{
-    .partial_rope = true, .eps_key = kGgufLayerNormEps, .eps_field = "layer_norm_eps"};
+constexpr GgufDecoderForm kGgufForm{.partial_rope = true,
+                                    .eps_key = kGgufLayerNormEps,
+                                    .eps_field = "layer_norm_eps",
+                                    .bias_field = "use_qkv_bias"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  json["use_qkv_bias"] = json["attention_bias"];
-  json.erase("attention_bias");
   // Readers recognise one norm for both parts by its tensors.
   json["use_parallel_residual"] = !metadata.HasTensor("blk.0.ffn_norm.weight");
   json["qk_layernorm"] = metadata.HasTensor("blk.0.attn_q_norm.weight");

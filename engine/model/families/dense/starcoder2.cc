@@ -74,12 +74,11 @@ void ShapeTiny(ModelConfig& c) {
   c.dropout = c.embedding_dropout = 0.1f;
 }
 
-constexpr GgufDecoderForm kGgufForm{.eps_key = kGgufLayerNormEps, .eps_field = "norm_epsilon"};
+constexpr GgufDecoderForm kGgufForm{
+    .eps_key = kGgufLayerNormEps, .eps_field = "norm_epsilon", .bias_field = "use_bias"};
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  json["use_bias"] = json["attention_bias"];
-  json.erase("attention_bias");
   ReadGgufWindow(metadata, json);
   json["hidden_act"] = "gelu_pytorch_tanh";
 }

@@ -128,9 +128,8 @@ void ShapeTiny(ModelConfig& c) {
 }
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
-  ReadGgufDecoder(metadata, json);
+  ReadGgufDecoder(metadata, json, {.bias_field = nullptr});
   ReadGgufExperts(metadata, kKeys, json);
-  json.erase("attention_bias");
   ReadGgufExpertWidths(metadata, kKeys, json);
   const int64_t width = json[kKeys.ffn].get<int64_t>();
   const int64_t shared = metadata.Int(kGgufSharedCount).value_or(0);

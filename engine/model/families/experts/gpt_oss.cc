@@ -244,10 +244,6 @@ void ReadGguf(const GgufMetadata& metadata, Json& json) {
   if (json["rope_scaling"]["rope_type"] == "yarn") json["rope_scaling"]["truncate"] = false;
 }
 
-std::string RequireAlternatingWindows(const ModelConfig& c) {
-  return FollowsPattern(c, kPattern) ? "" : "windows on other layers than every second";
-}
-
 std::string RequireAttentionBias(const ModelConfig& c) {
   return c.attention_bias ? "" : "an attention without biases";
 }

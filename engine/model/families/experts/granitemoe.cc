@@ -14,7 +14,6 @@
 #include "engine/model/families/gguf_parts.h"
 #include "engine/model/families/granite_parts.h"
 #include "engine/model/families/hf_config.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/llama_decoder.h"
 
 namespace tandem::engine::granitemoe {
@@ -25,11 +24,8 @@ using Json = nlohmann::ordered_json;
 constexpr std::array<std::string_view, 2> kArchitectures{"GraniteMoeForCausalLM", "granitemoe"};
 
 ModelConfig ParseConfig(const Json& json, const std::string& source) {
-  ModelConfig c = ParseDecoder(json, {.max_context_len = 2048, .bos = {1}, .eos = {2}}, source);
+  ModelConfig c = ParseGranite(json, source);
   c.family = "granitemoe";
-  ParseRope(json, 10000, c, source);
-  c.activation = ParseActivation(json, "hidden_act", "silu", source);
-  ParseGraniteMultipliers(json, c, source);
   ParseGraniteExperts(json, c, source);
   return c;
 }

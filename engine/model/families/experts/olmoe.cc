@@ -4,7 +4,6 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
-#include "engine/io/json.h"
 #include "engine/model/families/expert_gguf.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "engine/model/families/decoder_parts.h"
 #include "engine/model/families/expert_gguf.h"
@@ -22,7 +21,6 @@
 #include "engine/model/families/granite_parts.h"
 #include "engine/model/families/hf_config.h"
 #include "engine/model/families/hf_layers.h"
-#include "engine/model/families/hf_rope.h"
 #include "engine/model/families/hybrid/mamba_gguf.h"
 #include "engine/model/families/hybrid/mamba_parts.h"
 #include "engine/model/families/hybrid/recurrent_parts.h"
@@ -52,10 +50,8 @@ Json WithNewLayerTypes(Json json) {
 
 ModelConfig ParseConfig(const Json& given, const std::string& source) {
   const Json json = WithNewLayerTypes(given);
-  ModelConfig c = ParseDecoder(json, {.max_context_len = 2048, .bos = {1}, .eos = {2}}, source);
+  ModelConfig c = ParseGranite(json, source);
   c.family = "granitemoehybrid";
-  ParseRope(json, 10000, c, source);
-  c.activation = ParseActivation(json, "hidden_act", "silu", source);
   RequireMambaSilu(json, "hidden_act", source);
   const std::string positions = JsonStringOr(json, "position_embedding_type", "nope", source);
   if (positions != "rope" && positions != "nope") {
@@ -64,7 +60,6 @@ ModelConfig ParseConfig(const Json& given, const std::string& source) {
   if (positions == "nope") {
     c.layer_ropes.assign(static_cast<size_t>(c.n_layers), ModelConfig::kNoRope);
   }
-  ParseGraniteMultipliers(json, c, source);
   if (JsonIntOr(json, "num_local_experts", 8, 0, 1 << 20, source) > 0) {
     ParseGraniteExperts(json, c, source);
   }

@@ -193,12 +193,12 @@ void ShapeTiny(ModelConfig& c) {
   c.recurrent.layers = {true, false, true, false};
 }
 
-constexpr GgufDecoderForm kGgufForm{.heads_by_layer = true, .eps_field = "norm_eps"};
+constexpr GgufDecoderForm kGgufForm{
+    .heads_by_layer = true, .eps_field = "norm_eps", .bias_field = nullptr};
 constexpr std::string_view kGgufTapsKey = "shortconv.l_cache";
 
 void ReadGguf(const GgufMetadata& metadata, Json& json) {
   ReadGgufDecoder(metadata, json, kGgufForm);
-  json.erase("attention_bias");
   json["block_auto_adjust_ff_dim"] = false;
   json["conv_bias"] = false;
   json["conv_L_cache"] = metadata.RequiredInt(kGgufTapsKey);

@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/io/json.h"
 #include "engine/model/families/expert_parts.h"
 #include "engine/model/families/family.h"
 #include "engine/model/families/hf_config.h"
