@@ -189,7 +189,7 @@ class Uploading {
  private:
   struct File {
     FileToUpload wanted;
-    FileDescriptor file;
+    FileDescriptor file;  // open until the last byte is sent
     uint64_t size = 0;
     uint64_t part_bytes = 0;
     uint64_t next = 0;   // first byte that is not handed out
@@ -212,6 +212,7 @@ class Uploading {
       const std::string& key = file.wanted.key;
       if (file.etags.empty()) {
         client.Put(key, body);
+        file.file = FileDescriptor();
         on_bytes_(body.n_bytes);
         continue;
       }
@@ -270,6 +271,7 @@ class Uploading {
   }
 
   void Finish(ObjectClient& client, File& file) {
+    file.file = FileDescriptor();
     const std::string& key = file.wanted.key;
     const auto lost =
         ErrorOf({ErrorCode::kNotFound}, [&] { client.FinishUpload(key, file.upload, file.etags); });
