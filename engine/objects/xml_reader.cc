@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "engine/base/error.h"
+#include "engine/base/utf8.h"
 
 namespace tandem::engine {
 namespace {
@@ -18,27 +19,6 @@ constexpr std::string_view kXmlSpaces = " \t\r\n";
 [[noreturn]] void ThrowXml(const std::string& why, size_t at) {
   throw Error(ErrorCode::kDataLoss,
               "the response is not valid XML at byte " + std::to_string(at) + ": " + why);
-}
-
-void AppendUtf8(uint32_t code, std::string& out) {
-  const auto tail = [&](int shift) {
-    out.push_back(static_cast<char>(0x80 | ((code >> shift) & 0x3f)));
-  };
-  if (code < 0x80) {
-    out.push_back(static_cast<char>(code));
-  } else if (code < 0x800) {
-    out.push_back(static_cast<char>(0xc0 | (code >> 6)));
-    tail(0);
-  } else if (code < 0x10000) {
-    out.push_back(static_cast<char>(0xe0 | (code >> 12)));
-    tail(6);
-    tail(0);
-  } else {
-    out.push_back(static_cast<char>(0xf0 | (code >> 18)));
-    tail(12);
-    tail(6);
-    tail(0);
-  }
 }
 
 class XmlParser {
