@@ -9,6 +9,7 @@
 #include "engine/base/durable_dirs.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
+#include "engine/base/utf8.h"
 #include "engine/io/json.h"
 #include "engine/io/posix_file.h"
 
@@ -18,8 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxTreeFiles = 200'000;
+constexpr size_t kMaxTreeObjects = kMaxTreeFiles + 1;  // and the manifest
 constexpr size_t kMaxManifestBytes = size_t{64} << 20;
+// A file is an object of two values; the manifest has four more and a list.
+constexpr JsonLimits kManifestLimits{.max_depth = 8, .max_values = 3 * int64_t{kMaxTreeFiles} + 16};
 constexpr size_t kMaxTreeNameBytes = 1024;
 constexpr size_t kMaxTreePartBytes = 255;
 constexpr size_t kMaxTreeParts = 32;
@@ -37,6 +40,7 @@ std::string ManifestText(const char* state, const std::map<std::string, uint64_t
 
 struct Manifest {
   bool is_complete = false;
+  bool is_being_removed = false;
   std::map<std::string, uint64_t> files;
 };
 
@@ -45,7 +49,9 @@ Manifest ParseManifest(const std::string& text, const std::string& where) {
   const auto refuse = [&](const std::string& why) {
     throw Error(ErrorCode::kDataLoss, where + ": " + why + "; upload the files again");
   };
-  const ordered_json json = ordered_json::parse(text, nullptr, false);
+  ordered_json json;
+  const auto bad = ErrorOf([&] { json = ParseUntrustedJson(text, "it", kManifestLimits); });
+  if (bad) refuse(bad->what());
   if (!json.is_object() || json.value("format", ordered_json()) != "tandem-upload") {
     refuse("it is not the manifest of an upload");
   }
@@ -53,7 +59,9 @@ Manifest ParseManifest(const std::string& text, const std::string& where) {
     throw Error(ErrorCode::kUnsupported, where + ": it is of a later version of tandem");
   }
   Manifest manifest;
-  manifest.is_complete = json.value("state", ordered_json()) == "complete";
+  const ordered_json state = json.value("state", ordered_json());
+  manifest.is_complete = IsString(state, "complete");
+  manifest.is_being_removed = IsString(state, "removing");
   const auto files = json.find("files");
   if (files == json.end() || !files->is_array()) refuse("it has no list of files");
   for (const ordered_json& file : *files) {
@@ -69,6 +77,12 @@ Manifest ParseManifest(const std::string& text, const std::string& where) {
 void CheckManifest(const ObjectStore& store, const std::string& prefix, const Manifest& manifest,
                    ObjectTree& tree) {
   const std::string where = store.Name(prefix + kUploadManifest);
+  if (manifest.is_being_removed) {
+    throw Error(ErrorCode::kFailedPrecondition,
+                store.Name(prefix) +
+                    " is being removed, or its removal was interrupted; remove the objects below "
+                    "it, or write the tree again");
+  }
   if (!manifest.is_complete) {
     throw Error(ErrorCode::kFailedPrecondition,
                 store.Name(prefix) +
@@ -93,10 +107,11 @@ void CheckManifest(const ObjectStore& store, const std::string& prefix, const Ma
   }
 }
 
-// The objects below the prefix. With kRefuse, only those of an upload that did not end.
+// The objects below the prefix. With kRefuse, only those of an upload or a removal that did not
+// end.
 std::vector<ObjectInfo> ObjectsAt(ObjectClient& client, const std::string& prefix,
                                   IfObjects if_objects) {
-  std::vector<ObjectInfo> objects = client.List(prefix, kMaxTreeFiles);
+  std::vector<ObjectInfo> objects = client.List(prefix, kMaxTreeObjects);
   if (objects.empty() || if_objects == IfObjects::kReplace) return objects;
   const std::string key = prefix + kUploadManifest;
   const std::optional<std::string> text = client.Read(key, kMaxManifestBytes);
@@ -106,25 +121,8 @@ std::vector<ObjectInfo> ObjectsAt(ObjectClient& client, const std::string& prefi
                                              Quoted(objects.front().key.substr(prefix.size())));
 }
 
-std::map<std::string, uint64_t> FilesOfDirectory(const fs::path& dir) {
-  std::map<std::string, uint64_t> files;
-  std::error_code failed;
-  fs::recursive_directory_iterator entry(dir, failed);
-  for (; !failed && entry != fs::recursive_directory_iterator(); entry.increment(failed)) {
-    if (entry->is_directory()) continue;
-    std::string name = entry->path().lexically_relative(dir).string();
-    if (!entry->is_regular_file()) {
-      throw Error(ErrorCode::kUnsupported,
-                  entry->path().string() + " is not a regular file and cannot be uploaded");
-    }
-    if (!IsSafeObjectName(name) || name == kUploadManifest) {
-      throw Error(ErrorCode::kUnsupported,
-                  Quoted(entry->path().string()) + " has a name that cannot be uploaded");
-    }
-    files[std::move(name)] = entry->file_size();
-  }
-  if (failed) ThrowSystemError("list", dir, failed.value());
-  return files;
+[[noreturn]] void RefuseFile(const fs::path& path, const std::string& why) {
+  throw Error(ErrorCode::kUnsupported, Quoted(path.string(), 400) + " cannot be uploaded: " + why);
 }
 
 }  // namespace
@@ -149,10 +147,43 @@ bool IsSafeObjectName(std::string_view name) {
   return true;
 }
 
+std::map<std::string, uint64_t> FilesToPublish(const fs::path& dir, size_t max_files) {
+  std::map<std::string, uint64_t> files;
+  std::error_code failed;
+  fs::recursive_directory_iterator entry(dir, failed);
+  for (; !failed && entry != fs::recursive_directory_iterator(); entry.increment(failed)) {
+    if (entry->is_directory() && !entry->is_symlink()) continue;
+    if (entry->is_directory()) {
+      RefuseFile(entry->path(), "it is a link to a directory; put a copy of the directory there");
+    }
+    if (!entry->is_regular_file()) RefuseFile(entry->path(), "it is not a regular file");
+    std::string name = entry->path().lexically_relative(dir).string();
+    if (!IsValidUtf8(name)) RefuseFile(entry->path(), "its name is not UTF-8; rename it");
+    if (!IsSafeObjectName(name)) {
+      RefuseFile(entry->path(),
+                 "its name has a backslash or a control character, ends with '.incomplete', is "
+                 "longer than " +
+                     std::to_string(kMaxTreeNameBytes) + " bytes, or is deeper than " +
+                     std::to_string(kMaxTreeParts) + " directories; rename it");
+    }
+    if (name == kUploadManifest) {
+      RefuseFile(entry->path(), "this name is that of the tree's own manifest; remove the file");
+    }
+    if (files.size() == max_files) {
+      throw Error(ErrorCode::kUnsupported,
+                  dir.string() + " has more than " + std::to_string(max_files) +
+                      " files, the most of one tree; upload its directories one by one");
+    }
+    files[std::move(name)] = entry->file_size();
+  }
+  if (failed) ThrowSystemError("list", dir, failed.value());
+  return files;
+}
+
 ObjectTree ListTree(ObjectClient& client, const std::string& prefix) {
   const ObjectStore& store = client.store();
   ObjectTree tree;
-  for (ObjectInfo& info : client.List(prefix, kMaxTreeFiles)) {
+  for (ObjectInfo& info : client.List(prefix, kMaxTreeObjects)) {
     const std::string name = info.key.substr(prefix.size());
     // Some tools create an empty object for each folder.
     if (info.size == 0 && (name.empty() || name.ends_with('/'))) continue;
@@ -212,7 +243,7 @@ void PublishTree(ObjectStore& store, const fs::path& dir, const std::string& pre
                  IfObjects if_objects, const OnObjectBytes& on_bytes) {
   ObjectClient client(store);
   const std::string manifest_key = prefix + kUploadManifest;
-  const std::map<std::string, uint64_t> files = FilesOfDirectory(dir);
+  const std::map<std::string, uint64_t> files = FilesToPublish(dir);
   const std::vector<ObjectInfo> old = ObjectsAt(client, prefix, if_objects);
   client.Put(manifest_key, ManifestText("uploading", {}));
   std::vector<FileToUpload> uploads;
@@ -226,9 +257,14 @@ void PublishTree(ObjectStore& store, const fs::path& dir, const std::string& pre
 }
 
 void RemoveTree(ObjectClient& client, const std::string& prefix) {
-  const std::vector<ObjectInfo> objects = client.List(prefix, kMaxTreeFiles);
-  client.Delete(prefix + kUploadManifest);
-  for (const ObjectInfo& info : objects) client.Delete(info.key);
+  const std::vector<ObjectInfo> objects = client.List(prefix, kMaxTreeObjects);
+  if (objects.empty()) return;
+  const std::string manifest_key = prefix + kUploadManifest;
+  client.Put(manifest_key, ManifestText("removing", {}));
+  for (const ObjectInfo& info : objects) {
+    if (info.key != manifest_key) client.Delete(info.key);
+  }
+  client.Delete(manifest_key);
 }
 
 }  // namespace tandem::engine
