@@ -10,6 +10,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/log.h"
+#include "engine/hub/redacted.h"
 
 namespace tandem::engine {
 namespace {
@@ -415,17 +416,13 @@ namespace {
 
 // The server's explanation of a refusal, made safe for a message.
 std::string ShownMessage(std::string_view text, const HubOptions& options) {
-  std::string shown(text);
-  if (!options.token.empty()) {
-    for (size_t at = 0; (at = shown.find(options.token, at)) != std::string::npos;) {
-      shown.replace(at, options.token.size(), "[token]");
-    }
-  }
+  std::string shown = Redacted(text, {options.token}, "[token]");
   if (shown.size() > kMaxShownBytes) shown = shown.substr(0, kMaxShownBytes) + "...";
   return EscapeJson(shown);
 }
 
-// Code for refusals that a retry would not change. Never kUnavailable: the server is reachable.
+}  // namespace
+
 ErrorCode CodeOfRefusal(int status) {
   switch (status) {
     case 401:
@@ -437,14 +434,13 @@ ErrorCode CodeOfRefusal(int status) {
     case 404:
     case 410:
       return ErrorCode::kNotFound;
-    case 416:  // the file is shorter than the hub's list claims
+    case 412:  // another version than the one that was asked for
+    case 416:  // the file is shorter than the server's list claims
       return ErrorCode::kDataLoss;
     default:
       return ErrorCode::kFailedPrecondition;
   }
 }
-
-}  // namespace
 
 void ThrowHttpStatus(const HttpHead& head, const Url& url, const HubOptions& options) {
   const std::string said = ShownMessage(head.Find("x-error-message"), options);

@@ -141,6 +141,9 @@ class Backoff {
   int n_faults_ = 0;
 };
 
+// Code for refusals that a retry would not change. Never kUnavailable: the server is reachable.
+ErrorCode CodeOfRefusal(int status);
+
 // Throws the error of a response with status 400 or above: TransientFault when a retry may help.
 // The server's text is shortened, and control characters and the token are removed.
 [[noreturn]] void ThrowHttpStatus(const HttpHead& head, const Url& url, const HubOptions& options);

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
+
+#include "engine/objects/sigv4.h"
 
 namespace tandem::engine {
 
@@ -11,6 +14,8 @@ namespace tandem::engine {
 
 inline constexpr size_t kMaxAnswerBytes = size_t{1} << 20;  // of all except lists and objects
 
+// The text of an answer without the secrets.
+std::string WithoutKeys(std::string_view text, const ObjectKeys& keys);
 // A size in an answer; nullopt if it is no number or larger than objects can be.
 std::optional<uint64_t> ParseSize(std::string_view text);
 // Whether a request may succeed when it is repeated. `code` is that of the answer's body.

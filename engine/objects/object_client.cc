@@ -247,8 +247,8 @@ void ObjectClient::FinishUpload(const std::string& key, const std::string& uploa
     // The store may find a fault after it has sent the status 200.
     if (answer.name == "CompleteMultipartUploadResult") return true;
     const std::string code = answer.TextOf("Code");
-    const std::string message =
-        Where(call) + ": the upload was refused at its end: " + Quoted(code, 60);
+    const std::string message = Where(call) + ": the upload was refused at its end: " +
+                                Quoted(WithoutKeys(code, store_.options().keys), 60);
     if (IsTransientAnswer(0, code)) throw TransientFault(ErrorCode::kUnavailable, message);
     throw Error(ErrorCode::kFailedPrecondition, message);
   });

@@ -116,7 +116,8 @@ class ObjectClient {
   std::string PayloadHash(const Call& call) const;
   [[noreturn]] void ThrowStatus(const Call& call, const HttpHead& head);
   // Throws TransientFault if the request may succeed when it is signed as of the store's time.
-  void FollowClock(const HttpHead& head, std::string& message);
+  // `is_unnamed`: the refusal gives no reason, which may be another one.
+  void FollowClock(const HttpHead& head, bool is_unnamed, std::string& message);
   // Waits after a fault of this call; throws when there were too many.
   void WaitAfter(const Call& call, const TransientFault& fault, Backoff& backoff);
   // Asks for the rest of a range and advances `n_read`. Throws TransientFault when the answer is

@@ -6,6 +6,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
+#include "engine/hub/redacted.h"
 #include "engine/io/sha256.h"
 #include "engine/objects/object_answer.h"
 #include "engine/objects/object_client.h"
@@ -29,35 +30,6 @@ std::string TimeOfRequest(int64_t ahead_s) {
   char text[32];
   const size_t n = std::strftime(text, sizeof text, "%Y%m%dT%H%M%SZ", &parts);
   return std::string(text, n);
-}
-
-// Removes the secrets from a server's text.
-std::string WithoutKeys(std::string text, const ObjectKeys& keys) {
-  for (const std::string* secret :
-       {&keys.access_key_id, &keys.secret_access_key, &keys.session_token}) {
-    if (secret->empty()) continue;
-    for (size_t at = 0; (at = text.find(*secret, at)) != std::string::npos;) {
-      text.replace(at, secret->size(), "[key]");
-    }
-  }
-  return text;
-}
-
-ErrorCode CodeOfStatus(int status) {
-  switch (status) {
-    case 401:
-      return ErrorCode::kUnauthenticated;
-    case 403:
-      return ErrorCode::kPermissionDenied;
-    case 404:
-    case 410:
-      return ErrorCode::kNotFound;
-    case 412:
-    case 416:
-      return ErrorCode::kDataLoss;
-    default:
-      return ErrorCode::kFailedPrecondition;
-  }
 }
 
 std::optional<std::chrono::milliseconds> RetryAfter(const HttpHead& head) {
@@ -114,6 +86,10 @@ std::string Advice(int status, std::string_view code, std::string_view region,
 }
 
 }  // namespace
+
+std::string WithoutKeys(std::string_view text, const ObjectKeys& keys) {
+  return Redacted(text, {keys.access_key_id, keys.secret_access_key, keys.session_token}, "[key]");
+}
 
 std::optional<uint64_t> ParseSize(std::string_view text) {
   uint64_t value = 0;
@@ -241,6 +217,7 @@ HttpHead ObjectClient::Send(const Call& call) {
 }
 
 void ObjectClient::ThrowStatus(const Call& call, const HttpHead& head) {
+  const ObjectOptions& options = store_.options();
   std::string code;
   std::string said;
   std::string region(head.Find("x-amz-bucket-region"));
@@ -254,35 +231,36 @@ void ObjectClient::ThrowStatus(const Call& call, const HttpHead& head) {
       if (region.empty()) region = answer.TextOf("Region");
     });
   }
-  const ObjectOptions& options = store_.options();
   std::string message = Where(call) + ": status " + std::to_string(head.status);
-  if (!code.empty()) message += " " + EscapeJson(code.substr(0, 60));
-  if (!said.empty()) {
-    message +=
-        " " + Quoted(WithoutKeys(said.substr(0, 4 * kShownBytes), options.keys), kShownBytes);
-  }
-  message += Advice(head.status, code, region, options);
+  if (!code.empty()) message += " " + EscapeJson(WithoutKeys(code, options.keys).substr(0, 60));
+  if (!said.empty()) message += " " + Quoted(WithoutKeys(said, options.keys), kShownBytes);
+  message += Advice(head.status, code, WithoutKeys(region, options.keys), options);
   // Refusals of HEAD have no body that gives the reason.
   const bool is_unnamed = call.method == "HEAD" && head.status == 403;
-  if (code == "RequestTimeTooSkewed" || is_unnamed) FollowClock(head, message);
-  if (!IsTransientAnswer(head.status, code)) throw Error(CodeOfStatus(head.status), message);
+  if (code == "RequestTimeTooSkewed" || is_unnamed) FollowClock(head, is_unnamed, message);
+  if (!IsTransientAnswer(head.status, code)) throw Error(CodeOfRefusal(head.status), message);
   TransientFault fault(ErrorCode::kUnavailable, message);
   fault.retry_after = RetryAfter(head);
   throw fault;
 }
 
 // The signature of the refused request may be older than what another connection knows by now.
-void ObjectClient::FollowClock(const HttpHead& head, std::string& message) {
+void ObjectClient::FollowClock(const HttpHead& head, bool is_unnamed, std::string& message) {
+  if (store_.options().keys.empty()) return;  // an unsigned request has no time
   const std::optional<int64_t> ahead = SecondsAhead(head);
   if (!ahead || std::abs(*ahead) < kAllowedSkewS) return;
-  message += ", which is " + std::to_string(std::abs(*ahead)) + " s " +
-             (*ahead > 0 ? "behind" : "ahead of") + " the store's";
-  if (std::abs(*ahead) > kMostSkewS || std::abs(*ahead - signed_ahead_s_) < kAllowedSkewS) return;
+  const bool is_followed = std::abs(*ahead - signed_ahead_s_) < kAllowedSkewS;
+  // A refusal without a name of a request with the store's time has another reason.
+  if (is_unnamed && is_followed) return;
+  message += std::string(is_unnamed ? "; or set this machine's clock" : "") + ", which is " +
+             std::to_string(std::abs(*ahead)) + " s " + (*ahead > 0 ? "behind" : "ahead of") +
+             " the store's";
+  if (std::abs(*ahead) > kMostSkewS || is_followed) return;
   if (store_.clock_ahead_s.exchange(*ahead) != *ahead) {
     spdlog::warn("objects_clock_skew seconds={} reason=\"the store refused this machine's time\"",
                  *ahead);
   }
-  TransientFault fault(ErrorCode::kFailedPrecondition, message);
+  TransientFault fault(CodeOfRefusal(head.status), message);
   fault.retry_after = std::chrono::milliseconds(0);
   throw fault;
 }

@@ -192,6 +192,29 @@ TEST(ObjectClient, AClockThatCannotBeFollowedIsNamed) {
   EXPECT_TRUE(stubborn.starts_with("2 ")) << stubborn;
 }
 
+// A refusal of HEAD gives no reason, so the clock may be it or not.
+TEST(ObjectClient, ARefusalThatTheClockDoesNotExplainIsOneOfPermission) {
+  const auto refusal_with = [](int64_t skew_s, bool has_keys, size_t n_requests) {
+    HubServer server([&](const HubRequest&) {
+      return HubReply{Reply(403, "Date: " + HttpTime(skew_s) + "\r\n", "")};
+    });
+    ObjectOptions options = FastOptions(server);
+    if (!has_keys) options.keys = {};
+    ObjectStore store(kBucket, options);
+    std::string text =
+        FaultText(ErrorCode::kPermissionDenied, [&] { ObjectClient(store).Find("key"); });
+    EXPECT_EQ(server.requests().size(), n_requests) << text;
+    return text;
+  };
+  EXPECT_FALSE(Contains(refusal_with(0, true, 1), "clock"));
+  // The second request has the store's time, so the clock is not the reason.
+  EXPECT_FALSE(Contains(refusal_with(7200, true, 2), "store's"));
+  EXPECT_FALSE(Contains(refusal_with(7200, false, 1), "store's"));
+  const std::string never_set = refusal_with(int64_t{10} * 24 * 3600, true, 1);
+  EXPECT_TRUE(Contains(never_set, "; or set this machine's clock, which is ")) << never_set;
+  EXPECT_TRUE(Contains(never_set, "s behind the store's")) << never_set;
+}
+
 TEST(ObjectClient, WithoutKeysRequestsAreNotSigned) {
   HubServer server([](const HubRequest&) {
     return HubReply{Reply(403, "", ErrorXml("AccessDenied", "Access Denied"))};
@@ -220,6 +243,22 @@ TEST(ObjectClient, ARefusalNamesBucketKeyStatusAndRemedy) {
   EXPECT_TRUE(Contains(text, "PUT s3://bucket/key: status 403 AccessDenied")) << text;
   EXPECT_TRUE(Contains(text, "permission")) << text;
   EXPECT_EQ(server.requests().size(), 1u);
+}
+
+TEST(ObjectClient, SecretsAreFoundBeforeTheTextIsCut) {
+  std::string said(1'195, '.');  // the text was cut after 1200 bytes
+  HubServer server([&](const HubRequest&) {
+    return HubReply{Reply(403, "", ErrorXml("THESECRET", "THESESSIONTHEKEY" + said + "THESECRET"))};
+  });
+  ObjectOptions options = FastOptions(server);
+  options.keys.access_key_id = "key";  // within the mark that replaces it
+  ObjectStore store(kBucket, options);
+
+  const std::string text =
+      FaultText(ErrorCode::kPermissionDenied, [&] { ObjectClient(store).Put("key", "x"); });
+
+  EXPECT_TRUE(Contains(text, "status 403 [key] '[key]")) << text;
+  EXPECT_FALSE(Contains(text, "THESE")) << text;
 }
 
 TEST(ObjectClient, AnotherRegionIsNamed) {
@@ -481,6 +520,25 @@ TEST_F(Transfers, LargeFilesGoInPartsAndSmallOnesInOneRequest) {
   EXPECT_EQ(store_.n_begun, 1);
   EXPECT_EQ(store_.n_aborted, 0);
   EXPECT_EQ(n_bytes_, content_.size());
+}
+
+TEST_F(Transfers, FilesAreClosedWhenTheyAreSent) {
+  ObjectStore store(kBucket, options_);
+  std::vector<FileToUpload> files;
+  for (int i = 0; i < 100; ++i) {
+    const std::string name = "file-" + std::to_string(i);
+    files.push_back({WriteFile(name, i % 10 == 0 ? content_.substr(0, 20'001) : "x"), name});
+  }
+  const auto n_open = [] {
+    return std::distance(fs::directory_iterator("/proc/self/fd"), fs::directory_iterator());
+  };
+  const auto before = n_open();
+  std::atomic<int64_t> most{0};
+
+  UploadFiles(store, files, [&](uint64_t) { most = std::max<int64_t>(most, n_open()); });
+
+  // Two ends of each connection, its event, and the files in work.
+  EXPECT_LT(most, before + 40);
 }
 
 TEST_F(Transfers, ARefusedPartEndsTheUploadAndRemovesItsParts) {
