@@ -7,6 +7,7 @@
 #include "engine/base/unix_time.h"
 #include "engine/chat/chat_template.h"
 #include "engine/constrain/grammar.h"
+#include "engine/io/fnv1a.h"
 #include "server/admission/generation_tally.h"
 #include "server/wire/field_reader.h"
 
@@ -120,14 +121,14 @@ GenerationTally::About AboutOf(const ServedModel& model,
 // and the turns of a conversation keep theirs. Tokens, so that every API gives the same key.
 std::string PrefixKey(const ServedModel& model, const engine::GenerationRequest& request) {
   constexpr size_t kTokens = 64;
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  const auto add = [&hash](uint64_t value) { hash = (hash ^ value) * 0x100000001b3; };
-  for (const char c : model.id) add(static_cast<unsigned char>(c));
-  add(request.prefix_tenant);
+  engine::Fnv1a hash;
+  hash.AddBytes(model.id);
+  hash.Add(request.prefix_tenant);
   const size_t n = std::min(kTokens, request.prompt.size());
-  for (size_t i = 0; i < n; ++i) add(static_cast<uint64_t>(request.prompt[i]));
+  for (size_t i = 0; i < n; ++i) hash.Add(static_cast<uint64_t>(request.prompt[i]));
   std::string key(16, '0');
-  for (size_t i = 0; i < key.size(); ++i) key[i] = "0123456789abcdef"[hash >> (60 - 4 * i) & 15];
+  for (size_t i = 0; i < key.size(); ++i)
+    key[i] = "0123456789abcdef"[hash.value() >> (60 - 4 * i) & 15];
   return key;
 }
 

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/formats/stored/stored_tensor.h"
+#include "engine/io/fnv1a.h"
 #include "engine/model/find_weight.h"
 #include "training/lora/name_pattern.h"
 
@@ -29,12 +30,6 @@ uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
-}
-
-uint64_t HashName(std::string_view name) {  // FNV-1a
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
 }
 
 // The i-th standard normal of a stream (Box-Muller), independent of all others.
@@ -230,7 +225,7 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, 
       // A norm begins as the identity: the stored scale plus the offset added in use is 1.
       values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
     } else {
-      const uint64_t stream = Mix(seed ^ HashName(spec.name));
+      const uint64_t stream = Mix(seed ^ engine::Fnv1a::Of(spec.name));
       const bool uniform = init == FreshInit::kXavierUniform && spec.kind == WeightKind::kMatrix;
       const double scale = init == FreshInit::kXavierUniform ? XavierScale(spec)
                            : EndsResidualBranch(spec.name)
