@@ -7,7 +7,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "server/batches/batch_json.h"
-#include "server/database/lease.h"
+#include "server/database/replica_lease.h"
 
 namespace tandem::server {
 namespace {

@@ -10,7 +10,6 @@
 #include "engine/base/check.h"
 #include "engine/base/log.h"
 #include "engine/base/thread_name.h"
-#include "server/database/lease.h"
 #include "server/database/postgres_connection.h"
 #include "server/database/schema.h"
 
@@ -21,18 +20,16 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kInterval{1000};
 constexpr int64_t kLooksPerLeases = 5;
-constexpr milliseconds kReplicaLease{10'000};
 
 }  // namespace
 
 ChangeFeed::ChangeFeed(const DatabaseSource& source, std::string replica, OnChange on_change)
-    : replica_(std::move(replica)),
-      on_change_(std::move(on_change)),
+    : on_change_(std::move(on_change)),
       database_(source),
       connection_(std::make_unique<PostgresConnection>(source, ServerSchema())),
+      lease_(source, std::move(replica)),
       wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   TANDEM_CHECK(wake_fd_ >= 0);
-  Lease(database_, NameOfReplicaLease(replica_), replica_).TakeOrKeep(kReplicaLease);
 }
 
 void ChangeFeed::Start() {
@@ -48,12 +45,11 @@ void ChangeFeed::Stop() {
   is_stopping_ = true;
   (void)::eventfd_write(wake_fd_, 1);
   if (thread_.joinable()) thread_.join();
+  lease_.Stop();
 }
 
-// Finds the changes whose notices were lost, and prolongs the lease.
+// Finds the changes whose notices were lost.
 std::set<std::string> ChangeFeed::Look() {
-  Lease lease(database_, NameOfReplicaLease(replica_), replica_);
-  lease.TakeOrKeep(kReplicaLease);
   std::set<std::string> changed;
   Query query = database_.Prepare("SELECT subject, count FROM tandem_changes");
   while (query.Next()) {
@@ -103,13 +99,6 @@ void ChangeFeed::Run() {
     // Without a connection, nothing above has waited.
     if (error && !is_stopping_) std::this_thread::sleep_for(kInterval);
   }
-  // A failure costs only time: the lease expires.
-  (void)Attempt([&] {
-    Query query = database_.Prepare("DELETE FROM leases WHERE name = ?");
-    const std::string name = NameOfReplicaLease(replica_);
-    query.Bind(std::string_view(name));
-    query.Next();
-  });
 }
 
 }  // namespace tandem::server

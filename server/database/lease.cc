@@ -46,8 +46,4 @@ void Lease::Release() {
   query.Next();
 }
 
-std::string NameOfReplicaLease(std::string_view replica) {
-  return "replica/" + std::string(replica);
-}
-
 }  // namespace tandem::server

@@ -43,11 +43,4 @@ class Lease {
   int64_t epoch_ = 0;
 };
 
-// The lease that a living replica has. Its own work ends with it.
-std::string NameOfReplicaLease(std::string_view replica);
-// A statement's condition on the column `replica`: null, or not alive.
-inline constexpr const char* kReplicaIsGone =
-    "(replica IS NULL OR NOT EXISTS (SELECT 1 FROM leases WHERE leases.name = 'replica/' || "
-    "replica AND leases.expires_at > {now_ms}))";
-
 }  // namespace tandem::server

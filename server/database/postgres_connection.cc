@@ -15,6 +15,8 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
+#include "engine/io/fnv1a.h"
+#include "server/database/database_unavailable.h"
 #include "server/database/disk_full.h"
 #include "server/database/postgres_sql.h"
 
@@ -54,13 +56,9 @@ END $$;
 )";
 constexpr const char* kFollowedTables[] = {"jobs", "aliases", "adapters", "batches", "api_keys"};
 
-// FNV-1a: the keys of advisory locks.
+// The key of an advisory lock, the same in every replica.
 int64_t LockKey(std::string_view subject) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : subject) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return static_cast<int64_t>(hash);
+  return static_cast<int64_t>(engine::Fnv1a::Of(subject));
 }
 
 std::string FirstLineOf(std::string text) {
@@ -71,7 +69,7 @@ std::string FirstLineOf(std::string text) {
 Error Unavailable(const std::string& why) {
   return Error(ErrorCode::kUnavailable,
                "the server's database is not available: " + why + "; try again later")
-      .WithReason("database_unavailable");
+      .WithReason(kDatabaseUnavailableReason);
 }
 
 std::string_view StateOf(const PGresult* result) {

@@ -13,6 +13,7 @@
 #include "server/database/database.h"
 #include "server/database/lease.h"
 #include "server/database/owner_only.h"
+#include "server/database/replica_lease.h"
 #include "server/jobs/job_files.h"
 #include "server/jobs/process_lock.h"
 

@@ -17,6 +17,7 @@ void OwnWork::FailLeft() {
   for (const JobStatus status : {JobStatus::kQueued, JobStatus::kRunning}) {
     for (JobRecord& record : store_.LeftWithStatus(status)) {
       if (!VerbFor(record.job.type).empty()) continue;
+      if (Find(record.job.id) != nullptr) continue;  // ours, whatever our lease says
       record.job.error = {"the server ended before this job was done", "interrupted"};
       EndJob(record, JobStatus::kFailed);
       store_.Update(record);

@@ -26,8 +26,8 @@ class OwnWork {
   // The store must outlive it.
   explicit OwnWork(JobStore& store) : store_(store) {}
 
-  // Fails (`interrupted`) the own work that an ended server left unfinished. Throws the store's
-  // errors.
+  // Fails (`interrupted`) the own work that an ended server left unfinished; never that of this
+  // object. Throws the store's errors.
   void FailLeft();
 
   // Adds a job that the store already holds. `on_cancel` asks the work to end; null: it cannot be

@@ -6,7 +6,7 @@
 
 #include "engine/base/log.h"
 #include "engine/base/unix_time.h"
-#include "server/database/lease.h"
+#include "server/database/replica_lease.h"
 
 namespace tandem::server {
 namespace {
@@ -51,8 +51,12 @@ int64_t ResponseStore::OldestAllowed() const {
 void ResponseStore::FailUnfinished() {
   std::vector<std::pair<std::string, std::string>> unfinished;
   {
-    Query query = database_->Prepare(
-        std::string("SELECT id, body FROM responses WHERE is_finished = 0 AND ") + kReplicaIsGone);
+    Query query =
+        database_->Prepare(std::string("SELECT id, body FROM responses WHERE is_finished = 0 AND "
+                                       "replica IS DISTINCT FROM ? AND ") +
+                           kReplicaIsGone);
+    // Ours, whatever our lease says.
+    query.Bind(std::string_view(options_.replica));
     while (query.Next()) {
       std::string id = query.Text();
       unfinished.emplace_back(std::move(id), query.Text());

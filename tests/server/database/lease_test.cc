@@ -60,25 +60,5 @@ TEST_P(LeaseTest, OwnerThatSleptBeyondItsExpiryIsFenced) {
   next.Require();
 }
 
-TEST_P(LeaseTest, ReplicaIsGoneWhenItsLeaseHasExpired) {
-  Database database(source_);
-  Lease(database, NameOfReplicaLease("here"), "here").TakeOrKeep(kLong);
-  Lease(database, NameOfReplicaLease("gone"), "gone").TakeOrKeep(kOver);
-  for (const char* replica : {"here", "gone", "unknown"}) {
-    Query insert = database.Prepare(
-        "INSERT INTO batches (id, is_finished, record, replica) VALUES (?1, 0, '{}', ?1)");
-    insert.Bind(std::string_view(replica));
-    insert.Next();
-  }
-
-  Query query = database.Prepare(std::string("SELECT id FROM batches WHERE ") + kReplicaIsGone +
-                                 " ORDER BY id");
-  ASSERT_TRUE(query.Next());
-  EXPECT_EQ(query.Text(), "gone");
-  ASSERT_TRUE(query.Next());
-  EXPECT_EQ(query.Text(), "unknown");
-  EXPECT_FALSE(query.Next());
-}
-
 }  // namespace
 }  // namespace tandem::server

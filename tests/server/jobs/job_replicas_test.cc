@@ -5,8 +5,10 @@
 
 #include <cstdlib>
 
+#include "engine/base/attempt.h"
 #include "server/database/database.h"
 #include "server/database/lease.h"
+#include "server/database/replica_lease.h"
 #include "tests/server/jobs/job_supervisor_fixture.h"
 
 namespace tandem::server {
@@ -112,6 +114,8 @@ TEST_F(JobReplicas, DoNotWriteWithALostLease) {
   WaitForFirstRun(job);
   Sql("UPDATE leases SET owner = 'x', epoch = epoch + 1 WHERE name = 'jobs'");
   Go(job);
+  ASSERT_TRUE(WaitFor([&] { return std::filesystem::exists(job.dir / "result.json"); }));
+  // The supervisor polls every few milliseconds, so it has long seen the end.
   std::this_thread::sleep_for(seconds(1));
   EXPECT_EQ(a->Find(job.id).value().status, JobStatus::kRunning);
 
@@ -119,6 +123,20 @@ TEST_F(JobReplicas, DoNotWriteWithALostLease) {
 
   EXPECT_TRUE(HasEnded(*a, job.id, JobStatus::kSucceeded));
   EXPECT_EQ(Runs(job), 1u);
+}
+
+TEST_F(JobReplicas, AChangeOfTheSupervisorNeedsTheLeaseOfItsEpoch) {
+  using By = JobStore::Change::By;
+  JobStore store = JobStore::Open(data_dir(), source_, "a");
+  ASSERT_TRUE(store.KeepLease());
+  JobStore::Change(store, By::kSupervisor).Commit();
+  Sql("UPDATE leases SET owner = 'x', epoch = epoch + 1 WHERE name = 'jobs'");
+
+  const auto refused = ErrorOf([&] { JobStore::Change(store, By::kSupervisor).Commit(); });
+
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->reason(), "lease_lost");
+  JobStore::Change(store, By::kAnyServer).Commit();
 }
 
 TEST_F(JobReplicas, OwnWorkEndsWithItsReplicaOnly) {

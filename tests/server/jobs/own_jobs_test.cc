@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "server/jobs/own_work.h"
 #include "tests/server/jobs/job_supervisor_fixture.h"
 #include "tests/server/jobs/run_sql.h"
 
@@ -195,6 +196,24 @@ TEST_F(JobSupervisorTest, APublicationThatTheEndOfTheServerCutShortIsTheNextOnes
 
   WaitForEndOf(job, JobStatus::kSucceeded);
   EXPECT_EQ(published, 1);
+}
+
+// The store may count a living server as gone: its lease expires while the database is away.
+TEST_F(JobSupervisorTest, AServerNeverFailsItsOwnUnfinishedWork) {
+  JobStore store = JobStore::Open(data_dir());
+  JobRecord record;
+  record.job.id = "job-1";
+  record.job.type = JobType::kModelLoad;
+  record.job.request_json = "{}";
+  store.Create(record);
+  OwnWork own(store);
+  own.Begin(record, nullptr);
+
+  own.FailLeft();
+  EXPECT_EQ(store.Find("job-1")->job.status, JobStatus::kQueued);
+
+  OwnWork(store).FailLeft();  // of another server
+  EXPECT_EQ(store.Find("job-1")->job.status, JobStatus::kFailed);
 }
 
 }  // namespace
