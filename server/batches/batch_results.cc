@@ -23,6 +23,7 @@ namespace {
 constexpr size_t kCrcDigits = 8;
 // The CRC, a letter, six numbers of at most 19 digits, and what separates them.
 constexpr int64_t kMaxHeadBytes = 160;
+constexpr int64_t kCopiedBytes = 1 << 20;  // at a time
 
 engine::FileDescriptor OpenForAppending(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -81,23 +82,48 @@ std::optional<Head> ParseHead(std::string_view text) {
 
 }  // namespace
 
-BatchResults::BatchResults(std::filesystem::path file, int64_t n_lines)
+BatchResults::BatchResults(std::filesystem::path file, int64_t n_lines, From from)
     : path_(std::move(file)),
       file_(OpenForAppending(path_)),
       places_(static_cast<size_t>(n_lines)) {
   counts_.total = n_lines;
-  Recover();
+  Recover(from);
 }
 
-void BatchResults::Recover() {
+void BatchResults::Recover(From from) {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) engine::ThrowSystemError("read", path_, errno);
   while (TakeRecord(status.st_size)) {
   }
-  if (end_ < status.st_size && ::ftruncate(file_.get(), end_) != 0) {
+  if (from == From::kOthers) {
+    MoveToOurFile();
+  } else if (end_ < status.st_size && ::ftruncate(file_.get(), end_) != 0) {
     engine::ThrowSystemError("write", path_, errno);
   }
   SyncDirectory(path_.parent_path());
+}
+
+void BatchResults::MoveToOurFile() {
+  std::filesystem::path next = path_;
+  next += ".next";
+  std::error_code ignored;
+  std::filesystem::remove(next, ignored);  // of a killed replica
+  engine::FileDescriptor ours = OpenForAppending(next);
+  UndoOnFailure(
+      [&] {
+        std::vector<char> piece(static_cast<size_t>(std::min(end_, kCopiedBytes)));
+        for (int64_t at = 0; at < end_; at += static_cast<int64_t>(piece.size())) {
+          piece.resize(static_cast<size_t>(std::min(end_ - at, kCopiedBytes)));
+          const auto bytes = std::as_writable_bytes(std::span(piece));
+          engine::ReadAllAt(file_, bytes, at, path_);
+          engine::WriteAllAt(ours, bytes, at, next);
+        }
+        engine::Sync(ours, next);
+        std::filesystem::rename(next, path_, ignored);
+        if (ignored) engine::ThrowSystemError("rename to", path_, ignored.value());
+      },
+      [&] { std::filesystem::remove(next, ignored); });
+  file_ = std::move(ours);
 }
 
 bool BatchResults::TakeRecord(int64_t file_bytes) {

@@ -27,9 +27,14 @@ class BatchResults {
     std::string json;  // the line of the result file, without its end
   };
 
+  // Who may have written the file: this server, or another replica that may even write on, since it
+  // does not know yet that it has lost the batch. Then the records are copied to a new file of the
+  // same name, so that the other one writes to a file without a name.
+  enum class From { kUs, kOthers };
+
   // Opens the file, or creates it in an existing directory. Keeps the whole records of its
   // beginning and cuts off the rest, which a kill or a power loss has left. Throws kIo.
-  BatchResults(std::filesystem::path file, int64_t n_lines);
+  BatchResults(std::filesystem::path file, int64_t n_lines, From from = From::kUs);
 
   // Adds a result. On failure the file keeps its records, and the call may be repeated. Throws kIo;
   // a full disk has the reason kDiskFullReason. REQUIRES: the line has no result.
@@ -53,7 +58,8 @@ class BatchResults {
     bool is_error = false;
   };
 
-  void Recover();
+  void Recover(From from);
+  void MoveToOurFile();
   // Parses the record at end_. False if no whole record is there.
   bool TakeRecord(int64_t file_bytes);
   void Count(const Result& result, const Place& place, int64_t end);

@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
 #include "server/batches/batch_answer.h"
+#include "server/database/database_unavailable.h"
 #include "server/http/standard_headers.h"
 
 namespace tandem::server {
@@ -28,7 +29,8 @@ constexpr milliseconds kLongestPause{30'000};
 constexpr int64_t kLargeLineBytes = 1 << 20;
 
 bool IsDiskFault(const Error& error) {
-  return error.code() == ErrorCode::kIo || error.reason() == kDiskFullReason;
+  return error.code() == ErrorCode::kIo || error.reason() == kDiskFullReason ||
+         error.reason() == kDatabaseUnavailableReason;
 }
 
 // The time that a refusal asks to wait.
@@ -84,7 +86,7 @@ Batch ValidateBatch(const BatchEnvironment& environment, const Batch& batch) {
   }
   Batch changed;
   UntilDiskWorks(environment, batch.id, [&] {
-    changed = environment.store.Update(batch.id, [&](Batch& now) {
+    changed = environment.store.UpdateOurs(batch.id, [&](Batch& now) {
       if (now.outcome) return;  // cancelled meanwhile
       now.counts.total = static_cast<int64_t>(checked.lines.size());
       now.model = checked.model;
@@ -114,7 +116,9 @@ BatchRun::BatchRun(const BatchEnvironment& environment, Batch batch,
       input_(environment.files.PathOf(batch_.input_file_id), environment.max_line_bytes),
       // A batch that is cancelled before its input is checked has no lines.
       lines_(batch_.times.in_progress ? LinesOf(input_) : std::vector<LineSpan>()),
-      results_(environment.dir / (batch_.id + ".results"), static_cast<int64_t>(lines_.size())) {
+      results_(
+          environment.dir / (batch_.id + ".results"), static_cast<int64_t>(lines_.size()),
+          environment.store.is_shared() ? BatchResults::From::kOthers : BatchResults::From::kUs) {
   environment_.slots.Join();
   environment_.store.SetProgress(batch_.id, results_.counts(), results_.usage());
 }
@@ -143,8 +147,10 @@ void BatchRun::Run() {
 }
 
 std::optional<BatchStatus> BatchRun::ReasonToEnd() {
-  const std::optional<Batch> now = environment_.store.Find(batch_.id);
-  if (now && now->outcome) return now->outcome;
+  // Each round begins here, so a batch that was lost stops before it keeps another result.
+  Batch now;
+  UntilDiskWorks(environment_, batch_.id, [&] { now = environment_.store.FindOurs(batch_.id); });
+  if (now.outcome) return now.outcome;
   if (results_.counts().completed + results_.counts().failed == results_.n_lines()) {
     return BatchStatus::kCompleted;
   }
@@ -157,7 +163,7 @@ std::optional<BatchStatus> BatchRun::ReasonToEnd() {
 // The first decision stays: a cancellation may come in between.
 void BatchRun::Decide(BatchStatus outcome) {
   UntilDiskWorks(environment_, batch_.id, [&] {
-    batch_ = environment_.store.Update(batch_.id, [&](Batch& now) {
+    batch_ = environment_.store.UpdateOurs(batch_.id, [&](Batch& now) {
       if (now.outcome) return;
       now.outcome = outcome;
       now.status = BatchStatus::kFinalizing;
@@ -299,7 +305,7 @@ void BatchRun::Finish() {
   const bool has_files = !batch_.planned_output_id.empty();
   if (!has_files) {
     UntilDiskWorks(environment_, batch_.id, [&] {
-      batch_ = environment_.store.Update(batch_.id, [](Batch& now) {
+      batch_ = environment_.store.UpdateOurs(batch_.id, [](Batch& now) {
         now.planned_output_id = FileStore::NewId();
         now.planned_error_id = FileStore::NewId();
       });
@@ -312,7 +318,7 @@ void BatchRun::Finish() {
     errors = WriteFile(batch_.planned_error_id, "_error.jsonl", true);
   });
   UntilDiskWorks(environment_, batch_.id, [&] {
-    batch_ = environment_.store.Update(batch_.id, [&](Batch& now) {
+    batch_ = environment_.store.UpdateOurs(batch_.id, [&](Batch& now) {
       now.output_file_id = output;
       now.error_file_id = errors;
       now.counts = results_.counts();

@@ -51,8 +51,9 @@ struct BatchNews {
 };
 using BatchMailbox = Mailbox<BatchNews>;
 
-// Repeats `action` while the disk refuses it, until it works. A full disk pauses a batch: nothing
-// is lost. Throws kCancelled once the server stops; other errors pass.
+// Repeats `action` while the disk or the database refuses it, until it works. A full disk and a
+// database that is away pause a batch: nothing is lost. Throws kCancelled once the server stops;
+// other errors pass.
 void UntilDiskWorks(const BatchEnvironment& environment, const std::string& batch_id,
                     const std::function<void()>& action);
 
@@ -60,7 +61,8 @@ void UntilDiskWorks(const BatchEnvironment& environment, const std::string& batc
 Batch ValidateBatch(const BatchEnvironment& environment, const Batch& batch);
 
 // Runs one validated batch to its end on the calling thread, also after a restart. Throws
-// kCancelled if the server stops before; the results so far are on disk then.
+// kCancelled if the server stops before, and kUnavailable (kBatchLostReason) if another replica
+// takes the batch over; the results so far are on disk then.
 class BatchRun {
  public:
   BatchRun(const BatchEnvironment& environment, Batch batch, std::shared_ptr<BatchMailbox> mailbox);

@@ -110,15 +110,20 @@ std::vector<Batch> BatchStore::Unfinished() {
 std::vector<Batch> BatchStore::Adopt() {
   const std::lock_guard lock(mutex_);
   if (!replica_) return UnfinishedLocked();
+  const std::string left =
+      std::string("is_finished = 0 AND replica IS DISTINCT FROM ?1 AND ") + kReplicaIsGone;
   std::vector<Batch> adopted;
-  for (Batch& batch : UnfinishedLocked()) {
-    Query query = database_.Prepare(std::string("UPDATE batches SET replica = ?1 WHERE id = ?2 AND "
-                                                "is_finished = 0 AND ") +
-                                    kReplicaIsGone);
+  {
+    Query query = database_.Prepare("SELECT record FROM batches WHERE " + left + " ORDER BY seq");
+    query.Bind(std::string_view(*replica_));
+    while (query.Next()) adopted.push_back(Read(query));
+  }
+  std::erase_if(adopted, [&](const Batch& batch) {
+    Query query = database_.Prepare("UPDATE batches SET replica = ?1 WHERE id = ?2 AND " + left);
     query.Bind(std::string_view(*replica_)).Bind(std::string_view(batch.id));
     query.Next();
-    if (database_.changes() == 1) adopted.push_back(std::move(batch));
-  }
+    return database_.changes() == 0;  // another replica was faster
+  });
   return adopted;
 }
 
@@ -128,6 +133,21 @@ bool BatchStore::IsOurs(const std::string& id) {
   Query query = database_.Prepare("SELECT replica FROM batches WHERE id = ?");
   query.Bind(std::string_view(id));
   return query.Next() && query.TextOrNull() == replica_;
+}
+
+void BatchStore::ThrowLost(const std::string& id) {
+  progress_.erase(id);
+  throw Error(ErrorCode::kUnavailable, "another replica has taken over " + id)
+      .WithReason(kBatchLostReason);
+}
+
+Batch BatchStore::FindOurs(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  Query query = database_.Prepare(
+      "SELECT record FROM batches WHERE id = ?1 AND (?2 IS NULL OR replica = ?2)");
+  query.Bind(std::string_view(id)).Bind(std::optional<std::string_view>(replica_));
+  if (!query.Next()) ThrowLost(id);
+  return Read(query);
 }
 
 bool BatchStore::UsesFile(const std::string& file_id) {
@@ -143,16 +163,30 @@ bool BatchStore::UsesFile(const std::string& file_id) {
 
 Batch BatchStore::Update(const std::string& id, const std::function<void(Batch&)>& change) {
   const std::lock_guard lock(mutex_);
+  return UpdateLocked(id, change, std::nullopt);
+}
+
+Batch BatchStore::UpdateOurs(const std::string& id, const std::function<void(Batch&)>& change) {
+  const std::lock_guard lock(mutex_);
+  return UpdateLocked(id, change, replica_);
+}
+
+Batch BatchStore::UpdateLocked(const std::string& id, const std::function<void(Batch&)>& change,
+                               const std::optional<std::string>& owner) {
   Transaction transaction(database_, "batches");
   std::optional<Batch> batch = FindLocked(id);
   TANDEM_CHECK(batch.has_value());
   if (IsTerminal(batch->status)) return std::move(*batch);
   change(*batch);
   const std::string record = StoredBatch(*batch);
-  Query query = database_.Prepare("UPDATE batches SET is_finished = ?, record = ? WHERE id = ?");
+  Query query = database_.Prepare(
+      "UPDATE batches SET is_finished = ?1, record = ?2 WHERE id = ?3 AND (?4 IS NULL OR replica = "
+      "?4)");
   query.Bind(static_cast<int64_t>(IsTerminal(batch->status)));
   query.Bind(std::string_view(record)).Bind(std::string_view(id));
+  query.Bind(std::optional<std::string_view>(owner));
   query.Next();
+  if (database_.changes() == 0) ThrowLost(id);
   transaction.Commit();
   if (IsTerminal(batch->status)) {
     progress_.erase(id);

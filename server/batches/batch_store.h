@@ -14,6 +14,9 @@
 
 namespace tandem::server {
 
+// Error::reason() when another replica has taken over a batch.
+inline constexpr const char* kBatchLostReason = "batch_lost";
+
 struct BatchPage {
   std::vector<Batch> batches;  // newest first
   bool has_more = false;
@@ -23,7 +26,8 @@ struct BatchPage {
 // batches.
 //
 // A batch of a shared database belongs to the replica that has made it, and after its end to
-// whichever replica adopts it.
+// whichever replica adopts it. A replica that was taken for gone learns of it at its next FindOurs
+// or UpdateOurs, and stops.
 class BatchStore {
  public:
   // REQUIRES: the directory is locked (JobStore).
@@ -39,11 +43,13 @@ class BatchStore {
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
   // Batches without a terminal status, oldest first.
   std::vector<Batch> Unfinished();
-  // Of those, the ones of replicas that have ended; they belong to this one now. Without replicas:
-  // as Unfinished.
+  // Of those, the ones of replicas that have ended; they belong to this one now. Changes nothing if
+  // there is none, since every change wakes all replicas. Without replicas: as Unfinished.
   std::vector<Batch> Adopt();
   // Whether this replica, and no other, works on the batch.
   bool IsOurs(const std::string& id);
+  // As Find. Throws kUnavailable (kBatchLostReason) if the batch belongs to another replica by now.
+  Batch FindOurs(const std::string& id);
   bool is_shared() const { return replica_.has_value(); }
   // Whether an unfinished batch reads the file.
   bool UsesFile(const std::string& file_id);
@@ -52,6 +58,9 @@ class BatchStore {
   // return. A batch with a terminal status stays as it is. REQUIRES: the batch exists; `change`
   // does not call the store.
   Batch Update(const std::string& id, const std::function<void(Batch&)>& change);
+  // As Update, for the replica that works on the batch. Throws as FindOurs, and changes nothing
+  // then.
+  Batch UpdateOurs(const std::string& id, const std::function<void(Batch&)>& change);
   // Sets figures that Find and List show at once. Update writes them to disk.
   void SetProgress(const std::string& id, const BatchCounts& counts, const BatchUsage& usage);
 
@@ -63,6 +72,10 @@ class BatchStore {
 
   // These REQUIRE mutex_ held.
   std::optional<Batch> FindLocked(const std::string& id);
+  Batch UpdateLocked(const std::string& id, const std::function<void(Batch&)>& change,
+                     const std::optional<std::string>& owner);
+  // Throws kBatchLostReason.
+  [[noreturn]] void ThrowLost(const std::string& id);
   Batch Read(Query& row) const;
   std::vector<Batch> UnfinishedLocked();
 

@@ -160,6 +160,11 @@ void Batches::Work(const std::string& id, Pool pool) {
   if (to_run) Post(*to_run, Pool::kRun);
   // A stopping server cancels the work; the next one resumes it.
   if (!error || is_stopping_) return;
+  if (error->reason() == kBatchLostReason) {
+    LogEvent(spdlog::level::warn, "batch_lost",
+             {{"batch", id}, {"reason", std::string("another replica has taken it over")}});
+    return;
+  }
   LogEvent(spdlog::level::err, "batch_interrupted",
            {{"batch", id}, {"reason", std::string(error->what())}});
   const auto not_failed = Attempt([&] { Fail(id, *error); });
@@ -170,7 +175,7 @@ void Batches::Work(const std::string& id, Pool pool) {
 void Batches::Fail(const std::string& id, const Error& error) {
   const bool is_input = error.code() == ErrorCode::kNotFound;
   UntilDiskWorks(environment_, id, [&] {
-    store_.Update(id, [&](Batch& now) {
+    store_.UpdateOurs(id, [&](Batch& now) {
       now.status = BatchStatus::kFailed;
       now.times.failed = environment_.now();
       now.errors = {{.code = is_input ? "invalid_input_file" : "internal_error",
@@ -182,8 +187,9 @@ void Batches::Fail(const std::string& id, const Error& error) {
 
 std::optional<Batch> Batches::WorkOn(const std::string& id, Pool pool,
                                      const std::shared_ptr<BatchMailbox>& mailbox) {
-  if (!store_.IsOurs(id)) return std::nullopt;
-  std::optional<Batch> batch = store_.Find(id);
+  std::optional<Batch> batch;
+  UntilDiskWorks(environment_, id,
+                 [&] { batch = store_.IsOurs(id) ? store_.Find(id) : std::nullopt; });
   if (!batch || IsTerminal(batch->status)) return std::nullopt;
   if (batch->status == BatchStatus::kValidating && !batch->outcome) {
     batch = ValidateBatch(environment_, *batch);

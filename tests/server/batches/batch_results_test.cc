@@ -145,5 +145,23 @@ TEST_F(BatchResultsTest, AFullDiskRefusesAResultAndTakesItLater) {
   ExpectResult(Open(), 2);
 }
 
+// Another replica that believes in a batch which it has lost writes on.
+TEST_F(BatchResultsTest, ALateWriterDoesNotReachTheFileOfTheOneThatTookOver) {
+  BatchResults late = Open();
+  late.Append(ResultOf(1));
+  BatchResults taken(path_, kLines, BatchResults::From::kOthers);
+  ExpectResult(taken, 1);
+
+  late.Append(ResultOf(2));
+  taken.Append(ResultOf(4));
+  late.Append(ResultOf(3));
+
+  EXPECT_FALSE(std::filesystem::exists(path_.string() + ".next"));
+  const BatchResults again = Open();
+  ExpectResult(again, 1);
+  ExpectResult(again, 4);
+  EXPECT_EQ(again.counts().completed + again.counts().failed, 2);
+}
+
 }  // namespace
 }  // namespace tandem::server
