@@ -165,25 +165,35 @@ void AdapterHost::FollowBook() {
   }
   for (const auto& [name, adapter] : shared) {
     left.erase(name);
-    if (!registry_.Contains(name)) continue;  // until its first use
-    const std::shared_ptr<const ServedModel> served = registry_.Look(name);
+    const std::shared_ptr<const ServedModel> served = registry_.LookServed(name);
+    if (!served) continue;  // until its first use
     if (served->base && served->adapter->fingerprint() == adapter.fingerprint) {
       from_book_.insert(name);
       continue;
     }
-    const auto load = [&, shared_adapter = &adapter] {
-      LoadFromBook(*shared_adapter, registry_.Look(shared_adapter->base));
-    };
-    if (const auto error = ErrorOf(load)) {
-      spdlog::warn("adapter_not_followed adapter={} reason=\"{}\"", name, error->what());
-    }
+    Replace(adapter, *served);
   }
   for (const std::string& name : left) {
     from_book_.erase(name);
-    if (!registry_.Contains(name)) continue;
-    const std::shared_ptr<const ServedModel> served = registry_.Look(name);
-    if (served->base) registry_.Remove(*served, nullptr, "it was unloaded");
+    const std::shared_ptr<const ServedModel> served = registry_.LookServed(name);
+    if (served && served->base) registry_.Remove(*served, nullptr, "it was unloaded");
   }
+}
+
+// Loads what another replica has put in the place of `served`. A base that is not served here has
+// to be loaded first, which waits for our lock: the first use of the adapter does both.
+void AdapterHost::Replace(const SharedAdapter& adapter, const ServedModel& served) {
+  std::shared_ptr<const ServedModel> base = registry_.LookServed(adapter.base);
+  if (!base && served.base) {
+    registry_.Remove(served, nullptr, "another replica has replaced it");
+    return;
+  }
+  const auto error = ErrorOf([&] {
+    if (!base) throw Error(ErrorCode::kNotFound, "its base '" + adapter.base + "' is not served");
+    LoadFromBook(adapter, std::move(base));
+  });
+  if (!error) return;
+  spdlog::warn("adapter_not_followed adapter={} reason=\"{}\"", adapter.name, error->what());
 }
 
 std::vector<SharedAdapter> AdapterHost::Unloaded() const {
@@ -285,8 +295,7 @@ void AdapterHost::Unload(const std::string& name) {
   const auto not_found = [&](const std::string& why) {
     return Error(ErrorCode::kNotFound, why).WithParam("name").WithReason("adapter_not_found");
   };
-  std::shared_ptr<const ServedModel> model;
-  if (registry_.Contains(name)) model = registry_.Look(name);
+  std::shared_ptr<const ServedModel> model = registry_.LookServed(name);
   if (!model && FindShared(name)) {
     const std::lock_guard lock(book_mutex_);
     return RemoveFromBook(name);

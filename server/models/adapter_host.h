@@ -92,6 +92,7 @@ class AdapterHost {
   std::shared_ptr<const ServedModel> FindBase(const std::string& name) const;
   std::shared_ptr<const ServedModel> LoadOne(Task& task);
   void LoadFromBook(const SharedAdapter& adapter, std::shared_ptr<const ServedModel> base);
+  void Replace(const SharedAdapter& adapter, const ServedModel& served);
   std::optional<SharedAdapter> FindShared(const std::string& name) const;
   void RemoveFromBook(const std::string& name);
   void EndJob(Task& task, const OwnEnd& end);

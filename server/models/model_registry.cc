@@ -440,6 +440,12 @@ std::shared_ptr<const ServedModel> ModelRegistry::Look(const std::string& name,
   throw NotServed(name, viewer);
 }
 
+std::shared_ptr<const ServedModel> ModelRegistry::LookServed(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  const Entry* found = FindEntry(name);
+  return found == nullptr ? nullptr : Lease(found->model, LeaseFor::kLooking);
+}
+
 // A viewer with a restricted view learns nothing about models that it may not see.
 Error ModelRegistry::NotServed(const std::string& name, const Viewer& viewer) const {
   if (!had_any_) {

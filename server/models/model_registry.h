@@ -154,6 +154,9 @@ class ModelRegistry {
   // idle time continues. Throws as Find.
   std::shared_ptr<const ServedModel> Look(const std::string& name,
                                           const Viewer& viewer = std::nullopt) const;
+  // As Look, but never calls the loader, so a lock that the loader takes may be held. Null if no
+  // model has exactly this name.
+  std::shared_ptr<const ServedModel> LookServed(const std::string& name) const;
   // The end of the last request on the model or one of its adapters; nullopt while one runs, or if
   // the model has left.
   std::optional<std::chrono::steady_clock::time_point> IdleSince(const ServedModel& model) const;
