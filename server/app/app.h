@@ -15,6 +15,7 @@
 
 #include "engine/api/options.h"
 #include "server/admission/admission.h"
+#include "server/app/follow_task.h"
 #include "server/batches/batches.h"
 #include "server/database/change_feed.h"
 #include "server/database/database_source.h"
@@ -158,7 +159,7 @@ class App {
   std::string PathOfModel(const ServedModel& model);
   // Loads the checkpoint of that name, if the viewer may see one (app_checkpoints.cc).
   void LoadCheckpoint(const std::string& name, const Viewer& viewer);
-  // These four load and serve the results of finished training jobs. They REQUIRE publish_mutex_
+  // These load and serve the results of finished training jobs. They REQUIRE publish_mutex_
   // held.
   void RestoreJobModels();
   // Serves the models of jobs that succeeded since, under another replica (app_replicas.cc).
@@ -204,8 +205,7 @@ class App {
   std::atomic<std::thread::id> publisher_{};  // the thread that has publish_mutex_ for job models
   std::set<std::string> published_jobs_;  // guarded by publish_mutex_; models served, or given up
   std::atomic<std::chrono::steady_clock::time_point> next_look_for_models_{};
-  std::atomic<bool> is_publishing_due_{false};  // a task of follower_ waits
-  std::mutex checkpoint_mutex_;                 // one checkpoint is loaded at a time
+  std::mutex checkpoint_mutex_;  // one checkpoint is loaded at a time
   std::string first_model_id_;
   std::unique_ptr<AdapterHost> adapters_;
   std::unique_ptr<AliasBook> aliases_;
@@ -214,6 +214,8 @@ class App {
   std::unique_ptr<Router> batch_router_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<FollowTask> follow_jobs_;  // before follower_, which runs the two
+  std::unique_ptr<FollowTask> follow_adapters_;
   std::unique_ptr<RequestPool> follower_;  // slow reactions to changes of other replicas
   std::unique_ptr<ChangeFeed> feed_;       // null: no replicas
 };

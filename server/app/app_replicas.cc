@@ -28,6 +28,12 @@ void App::StartFollowing() {
   if (!feed_) return;
   follower_ = std::make_unique<RequestPool>(
       RequestPool::Options{.n_threads = 1, .max_queued = kMaxTasks, .name = "tandem-follow"});
+  follow_jobs_ = std::make_unique<FollowTask>(*follower_, "jobs", [this] {
+    const PublishLock lock(publish_mutex_, publisher_);
+    PublishNewJobModels();
+  });
+  follow_adapters_ =
+      std::make_unique<FollowTask>(*follower_, "adapters", [this] { adapters_->FollowBook(); });
   feed_->Start();
 }
 
@@ -36,21 +42,11 @@ void App::Follow(const std::string& table) {
   if (is_draining_) return;
   if (table == "jobs") {
     jobs_->OnStoreChanged();
-    if (is_publishing_due_.exchange(true)) return;
-    follower_->TryPost(0, [this] {
-      is_publishing_due_ = false;
-      if (const auto error = Attempt([&] { PublishNewJobModels(); })) {
-        spdlog::warn("jobs_not_followed reason=\"{}\"", error->what());
-      }
-    });
+    follow_jobs_->Post();
   } else if (table == "aliases" && aliases_) {
     aliases_->Refresh();
   } else if (table == "adapters" && adapters_) {
-    follower_->TryPost(0, [this] {
-      if (const auto error = Attempt([&] { adapters_->FollowBook(); })) {
-        spdlog::warn("adapters_not_followed reason=\"{}\"", error->what());
-      }
-    });
+    follow_adapters_->Post();
   } else if (table == "api_keys" && managed_keys_) {
     managed_keys_->Refresh();
   } else if (table == "batches" || table == "leases") {
@@ -60,7 +56,6 @@ void App::Follow(const std::string& table) {
 }
 
 void App::PublishNewJobModels() {
-  const PublishLock lock(publish_mutex_, publisher_);
   for (const JobType type : {JobType::kTrain, JobType::kFineTune}) {
     JobFilter filter;
     filter.type = type;
@@ -85,9 +80,8 @@ void App::RemoveDeletedJobModel(const Job& job) {
   if (!std::filesystem::exists(job.dir / kModelDeletedFile)) return;
   const std::string name = job.type == JobType::kFineTune ? FineTunedNameOf(job)
                                                           : ModelIdOfJob(job.request_json, job.id);
-  if (!models_.Contains(name)) return;
-  const std::shared_ptr<const ServedModel> model = models_.Look(name);
-  if (model->is_tuned()) models_.Remove(*model, nullptr, "it was deleted");
+  const std::shared_ptr<const ServedModel> model = models_.LookServed(name);
+  if (model && model->is_tuned()) models_.Remove(*model, nullptr, "it was deleted");
 }
 
 // A request may name the model of a job, or an adapter, before the notice of it has been followed.
@@ -98,7 +92,17 @@ bool App::LoadJobModel(const std::string& name) {
   if (now < due || !next_look_for_models_.compare_exchange_strong(due, now + kLookForModelsEvery)) {
     return false;
   }
-  PublishNewJobModels();
+  {
+    const PublishLock lock(publish_mutex_, publisher_, std::try_to_lock);
+    if (!lock.owns()) {
+      // Loading models takes minutes; requests must not hold their threads so long.
+      if (options_.any_model_name) return false;
+      throw Error(ErrorCode::kUnavailable, "models of finished jobs are being loaded, perhaps '" +
+                                               name.substr(0, 120) + "'; try again later")
+          .WithReason("model_loading");
+    }
+    PublishNewJobModels();
+  }
   if (models_.Contains(name)) return true;
   AdapterHost* adapters = context_.adapter_host;
   if (adapters == nullptr) return false;

@@ -14,12 +14,21 @@ class PublishLock {
       : lock_(mutex), owner_(owner) {
     owner_ = std::this_thread::get_id();
   }
-  ~PublishLock() { owner_ = std::thread::id(); }
+  // Does not wait for another owner; owns() tells.
+  PublishLock(std::mutex& mutex, std::atomic<std::thread::id>& owner, std::try_to_lock_t now)
+      : lock_(mutex, now), owner_(owner) {
+    if (owns()) owner_ = std::this_thread::get_id();
+  }
+  ~PublishLock() {
+    if (owns()) owner_ = std::thread::id();
+  }
   PublishLock(const PublishLock&) = delete;
   PublishLock& operator=(const PublishLock&) = delete;
 
+  bool owns() const { return lock_.owns_lock(); }
+
  private:
-  const std::lock_guard<std::mutex> lock_;
+  const std::unique_lock<std::mutex> lock_;
   std::atomic<std::thread::id>& owner_;
 };
 
