@@ -114,17 +114,86 @@ class Jobs(ReplicasCase):
     def test_background_responses_of_a_killed_replica_fail(self):
         self.replica(), self.replica()
         victim, other = self.servers
-        status, _, response = victim.request(
-            "POST", "/v1/responses", {"model": "tandem-stories", "input": "A dog", "background": True,
-                                      "max_output_tokens": 400})
-        self.assertEqual(status, 200, response)
+        ids = []
+        # More than the victim can end before it is killed.
+        for number in range(12):
+            status, _, response = victim.request(
+                "POST", "/v1/responses", {"model": "tandem-stories", "input": f"Dog {number}",
+                                          "background": True, "max_output_tokens": 400})
+            self.assertEqual(status, 200, response)
+            ids.append(response["id"])
         victim.kill()
 
-        def state():
-            return other.request("GET", f"/v1/responses/{response['id']}")[2]["status"]
+        def state(name):
+            return other.request("GET", f"/v1/responses/{name}")[2]["status"]
 
-        if state() != "completed":
-            self.within(25, "failed", lambda: state() == "failed")
+        unfinished = [name for name in ids if state(name) != "completed"]
+        self.assertTrue(unfinished, "the victim has ended all responses")
+        self.within(25, "failed", lambda: all(state(name) == "failed" for name in unfinished))
+
+
+class Batches(ReplicasCase):
+    LINES = 200
+
+    def begin(self, server):
+        rows = [{"custom_id": f"line-{number}", "method": "POST", "url": "/v1/completions",
+                 "body": {"model": "tandem-stories", "prompt": f"Story {number}", "max_tokens": 200}}
+                for number in range(self.LINES)]
+        batch = server.post("/v1/batches", {
+            "input_file_id": self.upload(server, rows, purpose="batch"),
+            "endpoint": "/v1/completions", "completion_window": "24h"})
+        self.wait_until("a result", lambda: self.done(server, batch["id"]) > 0)
+        return batch["id"]
+
+    def batch(self, server, name):
+        status, _, batch = server.request("GET", f"/v1/batches/{name}")
+        return batch if status == 200 else None
+
+    def done(self, server, name):
+        return self.batch(server, name)["request_counts"]["completed"]
+
+    def check_that_each_line_has_one_answer(self, server, name):
+        self.wait_until("the end", lambda: (self.batch(server, name) or {}).get("status") in
+                        ("completed", "failed", "expired", "cancelled"))
+        batch = self.batch(server, name)
+        self.assertEqual(batch["status"], "completed", batch)
+        status, _, content = server.request("GET", f"/v1/files/{batch['output_file_id']}/content")
+        self.assertEqual(status, 200)
+        lines = [json.loads(line) for line in content.splitlines()]
+        self.assertEqual([line["custom_id"] for line in lines],
+                         [f"line-{number}" for number in range(self.LINES)])
+
+    def test_the_batch_of_a_killed_replica_continues_at_another(self):
+        victim, other = self.replica(), self.replica()
+        name = self.begin(victim)
+        victim.kill()
+        self.assertNotEqual(self.batch(other, name)["status"], "completed")
+        self.check_that_each_line_has_one_answer(other, name)
+        self.assertIn("batch_adopted", other.log_path.read_text())
+
+    def test_a_database_that_is_away_longer_than_the_lease_costs_no_batch(self):
+        a, b = self.replica(), self.replica()
+        name = self.begin(a)
+        self.database.stop("immediate")
+        time.sleep(12)
+        self.database.start()
+        self.check_that_each_line_has_one_answer(a, name)
+        # Neither has taken the other one for killed.
+        self.assertNotIn("batch_adopted", a.log_path.read_text() + b.log_path.read_text())
+        self.assertIn("batch_paused", a.log_path.read_text())
+
+    def test_a_batch_of_one_is_no_work_for_the_other(self):
+        a, b = self.replica(), self.replica()
+        name = self.begin(a)
+
+        def changes():
+            return int(self.database.query(
+                "SELECT count FROM tandem_changes WHERE subject = 'batches'")[0])
+
+        before = changes()
+        time.sleep(6)  # both have looked for left work
+        self.assertLessEqual(changes() - before, 6)  # those of the batch itself
+        self.check_that_each_line_has_one_answer(b, name)
 
 
 class Adapters(ReplicasCase):
