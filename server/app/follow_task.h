@@ -18,8 +18,8 @@ class FollowTask {
   FollowTask(const FollowTask&) = delete;
   FollowTask& operator=(const FollowTask&) = delete;
 
-  // The action runs once more, begun after this call. Throws kUnavailable if the pool takes no
-  // task; the next call tries again.
+  // Makes the action run once more; that run begins after this call. Throws kUnavailable if the
+  // pool takes no task; the next call tries again.
   void Post();
 
  private:

@@ -27,9 +27,9 @@ class BatchResults {
     std::string json;  // the line of the result file, without its end
   };
 
-  // Who may have written the file: this server, or another replica that may even write on, since it
-  // does not know yet that it has lost the batch. Then the records are copied to a new file of the
-  // same name, so that the other one writes to a file without a name.
+  // The writer of the file so far: this server, or another replica. That one may still write, since
+  // it does not know yet that it has lost the batch. So the records are copied to a new file of the
+  // same name, and its late writes reach a file without a name.
   enum class From { kUs, kOthers };
 
   // Opens the file, or creates it in an existing directory. Keeps the whole records of its
