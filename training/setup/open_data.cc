@@ -186,9 +186,10 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   return options;
 }
 
-std::shared_ptr<const RowFile> OpenText(const fs::path& file, RowContainer container) {
+std::shared_ptr<const RowFile> OpenText(const fs::path& file, RowContainer container,
+                                        const std::shared_ptr<ChunkCache>& cache) {
   if (container == RowContainer::kAuto && IsArrayRecordName(file)) {
-    return ArrayRecordRows::Open(file);
+    return ArrayRecordRows::Open(file, cache);
   }
   if (container == RowContainer::kAuto) container = ContainerOf(file);
   if (container == RowContainer::kCsv) return CsvRows::Open(file);
@@ -207,9 +208,10 @@ std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec,
     if (wanted.row_group_bytes > 0) options.row_group_bytes = wanted.row_group_bytes;
     return OpenParquet(files, spec.data.format, given, RowKindOf(spec), options);
   }
-  if (files.size() == 1) return OpenText(files.front(), container);
+  const auto cache = std::make_shared<ChunkCache>();  // of all files
+  if (files.size() == 1) return OpenText(files.front(), container, cache);
   std::vector<std::shared_ptr<const RowFile>> parts;
-  for (const fs::path& file : files) parts.push_back(OpenText(file, container));
+  for (const fs::path& file : files) parts.push_back(OpenText(file, container, cache));
   return std::make_shared<const JoinedRows>(std::move(parts));
 }
 
