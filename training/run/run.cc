@@ -138,34 +138,11 @@ class Run {
 
   // Returns whether the parameters now hold the initial weights.
   bool FindReference(bool resumes) {
-    if (parts_.trainer.parameters().shares_weights()) return FindSharedReference(resumes);
-    bool has_initial_weights = is_first() && FindReferenceHere(resumes);
-    if (ranks_ == nullptr) return has_initial_weights;
-    has_initial_weights = ranks_->AnyRank(has_initial_weights);
-    if (has_initial_weights && !is_first()) InitialWeights(parts_);
-    ShareReference(*ranks_, parts_, validation_ ? &*validation_ : nullptr);
-    return has_initial_weights;
-  }
-
-  // The first rank computes alone, with the weights of all ranks.
-  bool FindSharedReference(bool resumes) {
-    InitialWeights(parts_);
-    parts_.trainer.MastersChanged();
-    parts_.trainer.HoldWeights();
-    if (is_first()) FindReferenceHere(resumes, true);
-    ranks_->Barrier();
-    parts_.trainer.ReleaseWeights();
-    ShareReference(*ranks_, parts_, validation_ ? &*validation_ : nullptr);
-    return true;
-  }
-
-  bool FindReferenceHere(bool resumes, bool has_weights = false) {
     return PrepareReference({.parts = parts_,
                              .validation = validation_ ? &*validation_ : nullptr,
                              .dir = context_.dir,
                              .cache_dir = context_.cache_dir,
                              .resumes = resumes,
-                             .has_weights = has_weights,
                              .stop = context_.stop,
                              .report = [this](const std::string& what) { Report("message", what); },
                              .warn = [this](const std::string& what) { Warn(what); }});

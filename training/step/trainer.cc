@@ -97,14 +97,6 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
 
 void Trainer::MastersChanged() { sharded_ ? sharded_->Repack(ops_) : parameters_.Repack(ops_); }
 
-void Trainer::HoldWeights() {
-  if (sharded_) sharded_->Hold();
-}
-
-void Trainer::ReleaseWeights() {
-  if (sharded_) sharded_->Release();
-}
-
 namespace {
 
 // The figures of one micro-batch as numbers, to gather from ranks: counts before the pass, and

@@ -126,10 +126,6 @@ class Trainer {
   const ParameterStore& parameters() const { return parameters_; }
   // Call this after changing the masters from outside (loading, resuming).
   void MastersChanged();
-  // Lets one rank run the executor alone from Hold until Release, when ranks share the weights. All
-  // ranks call them.
-  void HoldWeights();
-  void ReleaseWeights();
   Executor& executor() { return *executor_; }
   // Records the time of later steps and evaluations in `trace`; null: stops recording.
   void set_trace(Trace* trace) {
