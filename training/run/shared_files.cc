@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <system_error>
+#include <utility>
 
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
@@ -64,8 +66,8 @@ struct SharedFiles::Content {
   std::vector<std::vector<std::byte>> bytes;
 };
 
-SharedFiles::SharedFiles(const RunParts& parts, bool with_state)
-    : parts_(parts), weights_(ListExported(parts.trainer.parameters())) {
+SharedFiles::SharedFiles(const RunParts& parts, bool with_state, std::string place)
+    : parts_(parts), place_(std::move(place)), weights_(ListExported(parts.trainer.parameters())) {
   // The parts of the state are only read.
   auto& parameters = const_cast<ParameterStore&>(parts.trainer.parameters());
   const auto width = static_cast<int64_t>(engine::DTypeBytes(parameters.dtype()));
@@ -155,15 +157,27 @@ void SharedFiles::Collect(const SharedFile& file, bool is_state, Content* conten
   }
 }
 
-// What a rank tells the first one: the files that it wrote, or why it could not.
-std::vector<CheckpointFile> SharedFiles::WriteMine(const fs::path& directory) {
+void SharedFiles::CheckIsShared(const fs::path& directory) const {
   Collectives& ranks = *parts_.ranks;
-  ordered_json mine = {{"files", ordered_json::array()}, {"fault", ""}};
-  if (!fs::exists(directory)) {
-    mine["fault"] = "rank " + std::to_string(ranks.rank()) + " on " + HostName() + " has no " +
-                    directory.string() +
-                    ": base_output_directory must be a directory that all hosts share";
+  std::error_code failed;
+  const bool is_there = fs::is_directory(directory, failed);
+  std::string fault;
+  if (!is_there) {
+    fault = "rank " + std::to_string(ranks.rank()) + " on " + HostName() + " has no " +
+            directory.string() + ": " + place_ +
+            " must be a directory that all hosts share, because all ranks write to it "
+            "(checkpoint.sharded, ici_fsdp_parallelism)";
   }
+  for (const std::string& text : ranks.AllGatherText(fault)) {
+    if (!text.empty()) throw Error(ErrorCode::kIo, text);
+  }
+}
+
+std::vector<CheckpointFile> SharedFiles::WriteMine(const fs::path& directory) {
+  CheckIsShared(directory);
+  Collectives& ranks = *parts_.ranks;
+  // What a rank tells the others: the files that it wrote, or why it could not.
+  ordered_json mine = {{"files", ordered_json::array()}, {"fault", ""}};
   const auto write = [&](const std::vector<SharedFile>& files, bool is_state) {
     std::map<std::string, std::string> metadata = {{"format", "pt"}};
     if (!is_state && parts_.is_adapter()) metadata = AdapterMetadata(parts_);
