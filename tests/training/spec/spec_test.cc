@@ -453,6 +453,29 @@ TEST(SpecKeys, NumbersOutOfRangeAreFaults) {
   EXPECT_GT(n_keys, 50);
 }
 
+TEST(SpecKeys, KeysThatTheOptimiserDoesNotReadGiveANote) {
+  const auto notes = [](const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& note : Parse(kMinimal, words).notes) text += note + "\n";
+    return text;
+  };
+  EXPECT_EQ(notes({"opt_type=sgd", "train.optimizer.momentum=0.9", "adam_weight_decay=0"}), "");
+  EXPECT_EQ(notes({"opt_type=adamw", "adam_b1=0.5", "adam_weight_decay=0.2"}), "");
+  EXPECT_EQ(notes({"opt_type=lion", "adam_b2=0.98", "adamw_mask=[bias]"}), "");
+  EXPECT_EQ(notes({"opt_type=adamw", "muon_beta=0.95"}), "") << "the default";
+  EXPECT_EQ(
+      notes({"opt_type=adamw", "train.optimizer.momentum=0.9"}),
+      "train.optimizer.momentum has no effect: it applies to train.optimizer.type sgd only\n");
+  EXPECT_NE(notes({"opt_type=adam", "adam_weight_decay=0.2"}).find("weight_decay has no effect"),
+            std::string::npos);
+  EXPECT_NE(notes({"opt_type=adafactor", "adam_b2=0.9"}).find("b2 has no effect"),
+            std::string::npos);
+  EXPECT_NE(notes({"lr_schedule_type=constant", "warmup_steps=10"}).find("warmup_steps has no"),
+            std::string::npos);
+  EXPECT_NE(notes({"wsd_decay_steps_fraction=0.5"}).find("wsd_decay_fraction has no"),
+            std::string::npos);
+}
+
 TEST(SpecKeys, AKeyIsExplainedWithItsValueAndOrigin) {
   const TrainSpec spec = Parse(kMinimal + "adam_b1: 0.5\n", {"eval_steps=3", "hardware=tpu"});
   const std::string b1 = ExplainKey("adam_b1", &spec);
