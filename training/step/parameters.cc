@@ -9,6 +9,7 @@
 #include "engine/base/check.h"
 #include "engine/formats/stored/stored_tensor.h"
 #include "engine/model/find_weight.h"
+#include "engine/tensor/split_mix.h"
 #include "training/lora/name_pattern.h"
 
 namespace tandem::training {
@@ -23,14 +24,6 @@ using engine::WeightSpec;
 constexpr int64_t kGradientAlign = 16;               // floats: a tensor begins at a cache line
 constexpr int64_t kZeroedAtOnce = int64_t{1} << 22;  // bytes
 
-// SplitMix64 (Steele, Lea, Flood): a bijection that turns counters into random bits.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 uint64_t HashName(std::string_view name) {  // FNV-1a
   uint64_t hash = 0xcbf29ce484222325ull;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
@@ -39,8 +32,8 @@ uint64_t HashName(std::string_view name) {  // FNV-1a
 
 // The i-th standard normal of a stream (Box-Muller), independent of all others.
 double Normal(uint64_t stream, uint64_t i) {
-  const uint64_t a = Mix(stream ^ Mix(2 * i));
-  const uint64_t b = Mix(stream ^ Mix(2 * i + 1));
+  const uint64_t a = engine::SplitMix64(stream ^ engine::SplitMix64(2 * i));
+  const uint64_t b = engine::SplitMix64(stream ^ engine::SplitMix64(2 * i + 1));
   const double u = (static_cast<double>(a >> 11) + 1) * 0x1p-53;  // (0, 1]
   const double w = static_cast<double>(b >> 11) * 0x1p-53;        // [0, 1)
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * w);
@@ -48,7 +41,9 @@ double Normal(uint64_t stream, uint64_t i) {
 
 // The i-th uniform number of a stream, in [-1, 1).
 double Uniform(uint64_t stream, uint64_t i) {
-  return static_cast<double>(Mix(stream ^ Mix(2 * i)) >> 11) * 0x1p-52 - 1;
+  return static_cast<double>(engine::SplitMix64(stream ^ engine::SplitMix64(2 * i)) >> 11) *
+             0x1p-52 -
+         1;
 }
 
 // Half the width of a matrix's uniform distribution; for other weights the standard deviation.
@@ -230,7 +225,7 @@ void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, 
       // A norm begins as the identity: the stored scale plus the offset added in use is 1.
       values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
     } else {
-      const uint64_t stream = Mix(seed ^ HashName(spec.name));
+      const uint64_t stream = engine::SplitMix64(seed ^ HashName(spec.name));
       const bool uniform = init == FreshInit::kXavierUniform && spec.kind == WeightKind::kMatrix;
       const double scale = init == FreshInit::kXavierUniform ? XavierScale(spec)
                            : EndsResidualBranch(spec.name)
@@ -489,19 +484,6 @@ int64_t ParameterStore::parameter_count() const {
   int64_t count = 0;
   for (const Parameter& p : parameters_) count += p.elements;
   return count;
-}
-
-double ParameterStore::Norm() const {
-  double sum = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter& p = parameters_[i];
-    for (int64_t e = 0; e < p.own_elements; ++e) {
-      const double value =
-          split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
-      sum += value * value;
-    }
-  }
-  return std::sqrt(sum);
 }
 
 std::vector<float> ParameterStore::Master(size_t i) const {

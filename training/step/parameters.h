@@ -149,7 +149,6 @@ class ParameterStore {
   std::span<const ParameterState> states() const { return states_; }
   int64_t parameter_count() const;
   int64_t bytes() const { return bytes_; }
-  double Norm() const;  // L2 norm of all masters
 
   // Weight i as f32, [n, k]. With shares_weights only this rank's part of it.
   std::vector<float> Master(size_t i) const;
