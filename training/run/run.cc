@@ -203,7 +203,7 @@ class Run {
 
   void AnnounceData() {
     const OpenedData& data = parts_.data;
-    if (data.format != RowFormat::kPlain || data.is_prepared) {
+    if (data.format != RowFormat::kPlain || data.is_prepared || !data.kinds.empty()) {
       Report("message", Summary(spec_, data));
     }
     if (const std::string notice = SplitRowsNotice(data); !notice.empty()) {

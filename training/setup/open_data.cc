@@ -350,25 +350,47 @@ void AddCounts(const DataReport& one, DataReport* sum) {
   sum->hashes.insert(sum->hashes.end(), one.hashes.begin(), one.hashes.end());
 }
 
-// Opens every part of data.train on its own. Their row checks have no record.
+// checked-rows.json of the part i: checked-rows-2.json.
+fs::path RecordOfPart(const fs::path& record, size_t i) {
+  if (record.empty()) return {};
+  fs::path name = record.stem();
+  name += "-" + std::to_string(i + 1);
+  name += record.extension();
+  return record.parent_path() / name;
+}
+
+// Opens every part of data.train on its own.
 OpenedData OpenMixture(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                        const OpenDataOptions& options) {
   OpenedData data;
   std::vector<JoinedSamples::Part> parts;
   std::vector<int64_t> sizes;
-  OpenDataOptions of_part = options;
-  of_part.record.clear();
+  bool all_rows = true;
+  bool all_known = true;
+  data.is_prepared = true;
   for (const fs::path& path : PartsOfList(spec.data.train)) {
     TrainSpec one = spec;
     one.data.train = path;
     one.data.mixture_weights.clear();
+    OpenDataOptions of_part = options;
+    of_part.record = RecordOfPart(options.record, parts.size());
     OpenedData opened = OpenData(one, files, pool, of_part);
     data.files.insert(data.files.end(), opened.files.begin(), opened.files.end());
-    data.format = opened.format;
+    const bool is_rows = !opened.is_prepared && opened.format != RowFormat::kPlain;
+    const std::string kind(opened.is_prepared ? "prepared" : NameOf(opened.format));
+    if (data.kinds.find(kind) == std::string::npos) {
+      data.kinds += (data.kinds.empty() ? "" : ", ") + kind;
+    }
+    if (is_rows) data.format = opened.format;
+    all_rows = all_rows && is_rows;
+    all_known = all_known && (opened.is_known || !is_rows);
+    data.is_prepared = data.is_prepared && opened.is_prepared;
     AddCounts(opened.report, &data.report);
     sizes.push_back(opened.source->size());
     parts.push_back({path.filename().string(), std::move(opened.source)});
   }
+  data.is_known = all_known && data.report.rows > 0;
+  if (!all_rows) data.format = RowFormat::kPlain;
   data.mixture = MixtureOf(sizes, spec.data.mixture_weights);
   data.source = std::make_unique<JoinedSamples>(std::move(parts));
   return data;
@@ -442,16 +464,20 @@ std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenize
 std::string Summary(const TrainSpec& spec, const OpenedData& data) {
   std::string text =
       std::to_string(data.source->size()) + (IsPreference(data.format) ? " pairs" : " samples");
+  const DataReport& report = data.report;
+  const bool is_mixture = !data.kinds.empty();
+  if (is_mixture && data.format == RowFormat::kPlain) {
+    return text + " of " + std::to_string(data.mixture.size()) + " paths (" + data.kinds + ")";
+  }
   if (data.is_prepared) return text + " of a prepared file";
   if (data.format == RowFormat::kPlain) return text + " of plain text";
-  const DataReport& report = data.report;
   char share[64];
   std::snprintf(share, sizeof share, ", %.1f %% of %lld tokens are trained",
                 100.0 * static_cast<double>(report.trained_tokens) /
                     static_cast<double>(std::max<int64_t>(report.tokens, 1)),
                 static_cast<long long>(report.tokens));
-  text += " of " + std::to_string(report.rows) + " rows (" + std::string(NameOf(data.format)) +
-          ")" + share;
+  text += " of " + std::to_string(report.rows) + " rows (" +
+          (is_mixture ? data.kinds : std::string(NameOf(data.format))) + ")" + share;
   const auto add = [&](int64_t n, const std::string& what) {
     if (n > 0) text += ", " + std::to_string(n) + " " + what;
   };
