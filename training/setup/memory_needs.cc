@@ -11,6 +11,7 @@
 #include "training/setup/lora_base.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
+#include "training/step/base_parts.h"
 #include "training/step/unit_schedule.h"
 
 namespace tandem::training {
@@ -25,15 +26,25 @@ constexpr int64_t kProcessBytes = 64 << 20;
 // The weights that a run owns: the model's, or the adapter's on top of a base.
 struct OwnedWeights {
   std::vector<WeightSpec> specs;
+  std::vector<WeightSpec> whole_specs;  // of which a tensor split gives a rank `specs`
   std::vector<bool> trained;
   int64_t base_bytes = 0;
   bool base_in_blocks = false;
 };
 
+// The family's weights, or a rank's parts of them.
+std::vector<WeightSpec> PartsOfWeights(const TrainSpec& spec, const ModelFiles& files) {
+  const int64_t tensor = spec.step_shape ? spec.step_shape->tensor : 1;
+  if (tensor == 1) return files.family->list_weights(files.config);
+  return files.family->list_weights(
+      PartOfConfig(*files.family, files.config, static_cast<int>(tensor)));
+}
+
 OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
-                     const std::vector<WeightSpec>& adapters) {
+                     const std::vector<LoraTarget>& targets) {
   OwnedWeights owned;
-  std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  const std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  std::vector<WeightSpec> parts = PartsOfWeights(spec, files);
   if (spec.lora.enable) {
     const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
     const auto outline = engine::OutlineModel(dir, BaseLoadOptions(spec, dir, weights));
@@ -41,10 +52,13 @@ OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
     owned.base_in_blocks =
         std::any_of(outline.types.blocks.begin(), outline.types.blocks.end(),
                     [](engine::BlockFormat block) { return block != engine::BlockFormat::kNone; });
-    owned.specs = adapters;
+    owned.base_bytes += BasePartBytes(weights, parts, outline.types);
+    owned.specs = LoraSpecs(parts, targets);
+    owned.whole_specs = LoraSpecs(weights, targets);
   } else {
     owned.trained = TrainedWeights(spec, files, weights);
-    owned.specs = std::move(weights);
+    owned.specs = std::move(parts);
+    owned.whole_specs = weights;
   }
   if (owned.trained.empty()) owned.trained.assign(owned.specs.size(), true);
   return owned;
@@ -99,14 +113,17 @@ std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights&
 int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
   int64_t bytes = 0;
   int64_t moments = 0;
-  for (size_t i = 0; i < owned.specs.size(); ++i) {
-    const int64_t elements = owned.specs[i].n * owned.specs[i].k;
+  for (size_t i = 0; i < owned.whole_specs.size(); ++i) {
+    const WeightSpec& weight = owned.whole_specs[i];
+    const int64_t elements = weight.n * weight.k;
     bytes += elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
     if (!owned.trained[i]) continue;
-    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(owned.specs[i])), elements);
+    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(weight)), elements);
   }
-  const int64_t ranks = spec.step_shape ? spec.step_shape->ranks : 1;
-  if (ranks == 1 || (!spec.checkpoint.sharded && spec.step_shape->fsdp == 1)) return bytes;
+  const StepShape shape = spec.step_shape.value_or(StepShape{});
+  const int64_t ranks = shape.all_ranks();
+  const bool together = spec.checkpoint.sharded || shape.fsdp > 1 || shape.tensor > 1;
+  if (ranks == 1 || !together) return bytes;
   const auto file = [&](int64_t all) {
     return SharedFileBytes(all, ranks, spec.checkpoint.shard_bytes);
   };
@@ -165,7 +182,7 @@ RunOutline OutlineRun(const TrainSpec& spec, const ModelFiles& files) {
   } else {
     run.trained = TrainedWeights(spec, files, weights);
   }
-  run.owned = OwnedBy(spec, files, LoraSpecs(weights, run.targets));
+  run.owned = OwnedBy(spec, files, run.targets);
   return run;
 }
 

@@ -67,11 +67,11 @@ TEST_F(RanksRunTest, RowsThatRanksCannotShareAreRefused) {
     EXPECT_NE(std::string(ToError(fault).what()).find("per_device_batch_size"), std::string::npos);
   }
   EXPECT_FALSE(std::filesystem::exists(dir_.path() / "three"));
-  const auto error = ErrorOf([&] { SplitStep(Spec({"world_invariant=3"}), 1); });
+  const auto error = ErrorOf([&] { SplitStep(Spec({"world_invariant=3"}), {}); });
   ASSERT_TRUE(error);
   EXPECT_NE(std::string(error->what()).find("power of two"), std::string::npos);
-  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=16"}), 1); }));  // 8 rows
-  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=2"}), 4); }));
+  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=16"}), {}); }));  // 8 rows
+  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=2"}), {.data = 4}); }));
 }
 
 TEST_F(RanksRunTest, RanksWithDifferentSpecsAreRefused) {
