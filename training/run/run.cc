@@ -169,9 +169,14 @@ class Run {
   void Announce() {
     if (!is_first()) return;
     if (ranks_ != nullptr) {
-      Report("message", std::to_string(ranks_->size()) + " ranks share each step: " +
-                            std::to_string(spec_.batches_per_step()) + " micro-batches of " +
-                            std::to_string(spec_.rows_per_batch()) + " rows");
+      Report("message",
+             std::to_string(ranks_->size()) +
+                 " ranks share each step: " + std::to_string(spec_.batches_per_step()) +
+                 " micro-batches of " + std::to_string(spec_.rows_per_batch()) + " rows" +
+                 (spec_.step_shape->tensor > 1
+                      ? ", each computed by " + std::to_string(spec_.step_shape->tensor) +
+                            " ranks with their parts of the matrices"
+                      : ""));
     }
     const Trainer& trainer = parts_.trainer;
     char base[64] = "";
@@ -484,11 +489,11 @@ TrainOutcome RunTraining(const TrainSpec& given, const JobContext& context, Coll
   TrainSpec spec = given;
   const int64_t size = ranks == nullptr ? 1 : ranks->size();
   const Mesh mesh = ResolveMesh(spec.parallel.mesh, size);
-  spec.step_shape = SplitStep(spec, mesh.data * mesh.fsdp, mesh.fsdp);
+  spec.step_shape = SplitStep(spec, mesh);
   RefuseWhatCannotFit(spec);
   if (ranks != nullptr) {
     CheckSameStart(*ranks, spec);
-    ranks->Arrange(static_cast<int>(mesh.fsdp));
+    ranks->Arrange(static_cast<int>(mesh.fsdp), static_cast<int>(mesh.tensor));
   }
   if (ranks == nullptr || ranks->is_first()) MakeDirectories(context.dir);
   const TrainOutcome outcome = Run(spec, context, ranks).Go();

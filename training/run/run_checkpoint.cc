@@ -251,7 +251,7 @@ void ReadSharedTensors(RunParts& parts, const FoundCheckpoint& found) {
     const bool is_local = !local.empty() && found.dir.string().starts_with(local);
     throw Error(ErrorCode::kFailedPrecondition,
                 found.dir.string() + (is_there ? ": another rank" : ": this rank") +
-                    " cannot read it: with ici_fsdp_parallelism, " +
+                    " cannot read it: with ici_fsdp_parallelism or ici_tensor_parallelism, " +
                     (is_local ? "checkpoint.local_directory" : "base_output_directory") +
                     " must be a directory that all hosts share");
   }
@@ -273,14 +273,15 @@ void ScatterIfSharded(RunParts& parts, const FoundCheckpoint& found) {
 RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
   const std::string source = (found.dir / "train_state.json").string();
   std::string text;
-  const bool shares_weights = parts.trainer.parameters().shares_weights();
+  const ParameterStore& parameters = parts.trainer.parameters();
+  const bool has_parts = parameters.shares_weights() || parameters.tensor().is_split();
   if (parts.is_first_rank()) {
     text = engine::ReadWholeFile(source, kMaxStateBytes);
     CheckSameRun(parts, found, engine::ParseUntrustedJson(text, source), source, warn);
-    if (!shares_weights) ReadTensors(parts, found);
+    if (!has_parts) ReadTensors(parts, found);
   }
   if (parts.ranks != nullptr) text = parts.ranks->BroadcastText(text, 0);
-  if (shares_weights) {
+  if (has_parts) {
     ReadSharedTensors(parts, found);
   } else if (parts.ranks != nullptr) {
     // The first rank's disk may be its own.

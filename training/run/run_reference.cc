@@ -180,13 +180,14 @@ using NextBatch = std::function<std::optional<MicroBatch>()>;
 using UseValues =
     std::function<void(const MicroBatch& batch, std::span<const PairLogProbs> values)>;
 
-// Ranks compute the batches in rounds, each rank one of a round. All ranks get the values of all
-// batches, in order. A rank waits for the others after each round, so never for longer than a batch
-// takes. Returns false after a stop request to any rank.
+// Ranks compute the batches in rounds, each rank (with those that share its matrices) one of a
+// round. All ranks get the values of all batches, in order. A rank waits for the others after each
+// round, so never for longer than a batch takes. Returns false after a stop request to any rank.
 bool ComputeTogether(const ReferenceJob& job, const NextBatch& next, const UseValues& use) {
+  constexpr auto kRows = Collectives::Group::kRows;
   Collectives* const ranks = job.parts.ranks;
-  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());
-  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank());
+  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size_of(kRows));
+  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank_in(kRows));
   while (true) {
     const bool stops = job.stop.stop_requested();
     if (ranks == nullptr ? stops : ranks->AnyRank(stops)) return false;
@@ -205,7 +206,8 @@ bool ComputeTogether(const ReferenceJob& job, const NextBatch& next, const UseVa
     if (ranks != nullptr) {
       values.resize(most);
       std::vector<PairLogProbs> all(most * size);
-      ranks->AllGather(std::as_bytes(std::span(values)), std::as_writable_bytes(std::span(all)));
+      ranks->AllGather(std::as_bytes(std::span(values)), std::as_writable_bytes(std::span(all)),
+                       kRows);
       values = std::move(all);
     }
     for (size_t i = 0; i < round.size(); ++i) {

@@ -48,6 +48,7 @@ class SharedFiles {
  private:
   struct State {
     engine::NamedTensor tensor;  // whole on this rank, unless there are part_bytes
+    size_t weight = 0;
     std::span<const std::byte> own;
     std::vector<int64_t> part_bytes;
   };

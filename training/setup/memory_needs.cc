@@ -11,6 +11,7 @@
 #include "training/setup/lora_base.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
+#include "training/step/base_parts.h"
 #include "training/step/unit_schedule.h"
 
 namespace tandem::training {
@@ -25,15 +26,25 @@ constexpr int64_t kProcessBytes = 64 << 20;
 // The weights that a run owns: the model's, or the adapter's on top of a base.
 struct OwnedWeights {
   std::vector<WeightSpec> specs;
+  std::vector<WeightSpec> whole_specs;  // of which a tensor split gives a rank `specs`
   std::vector<bool> trained;
   int64_t base_bytes = 0;
   bool base_in_blocks = false;
 };
 
+// The family's weights, or a rank's parts of them.
+std::vector<WeightSpec> PartsOfWeights(const TrainSpec& spec, const ModelFiles& files) {
+  const int64_t tensor = spec.step_shape ? spec.step_shape->tensor : 1;
+  if (tensor == 1) return files.family->list_weights(files.config);
+  return files.family->list_weights(
+      PartOfConfig(*files.family, files.config, static_cast<int>(tensor)));
+}
+
 OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
-                     const std::vector<WeightSpec>& adapters) {
+                     const std::vector<LoraTarget>& targets) {
   OwnedWeights owned;
-  std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  const std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  std::vector<WeightSpec> parts = PartsOfWeights(spec, files);
   if (spec.lora.enable) {
     const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
     const auto outline = engine::OutlineModel(dir, BaseLoadOptions(spec, dir, weights));
@@ -41,10 +52,13 @@ OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
     owned.base_in_blocks =
         std::any_of(outline.types.blocks.begin(), outline.types.blocks.end(),
                     [](engine::BlockFormat block) { return block != engine::BlockFormat::kNone; });
-    owned.specs = adapters;
+    owned.base_bytes += BasePartBytes(weights, parts, outline.types);
+    owned.specs = LoraSpecs(parts, targets);
+    owned.whole_specs = LoraSpecs(weights, targets);
   } else {
     owned.trained = TrainedWeights(spec, files, weights);
-    owned.specs = std::move(weights);
+    owned.specs = std::move(parts);
+    owned.whole_specs = weights;
   }
   if (owned.trained.empty()) owned.trained.assign(owned.specs.size(), true);
   return owned;
@@ -86,12 +100,17 @@ StateBytes StateOf(const TrainSpec& spec, const OwnedWeights& owned,
   return bytes;
 }
 
+// Ranks that share the rows; of these, those that share the parameters; ranks with parts of
+// matrices.
 int64_t RanksOf(const TrainSpec& spec) { return spec.step_shape ? spec.step_shape->ranks : 1; }
 int64_t FsdpOf(const TrainSpec& spec) { return spec.step_shape ? spec.step_shape->fsdp : 1; }
+int64_t TensorOf(const TrainSpec& spec) { return spec.step_shape ? spec.step_shape->tensor : 1; }
+int64_t AllRanksOf(const TrainSpec& spec) { return RanksOf(spec) * TensorOf(spec); }
 
 // As in shared_files.h.
 bool WriteTogether(const TrainSpec& spec) {
-  return RanksOf(spec) > 1 && (spec.checkpoint.sharded || FsdpOf(spec) > 1);
+  return AllRanksOf(spec) > 1 &&
+         (spec.checkpoint.sharded || FsdpOf(spec) > 1 || TensorOf(spec) > 1);
 }
 
 std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights& owned) {
@@ -128,17 +147,17 @@ int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
   const auto width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
   int64_t weights = 0;
   int64_t largest = 0;  // tensor
-  for (const WeightSpec& weight : owned.specs) {
+  for (const WeightSpec& weight : owned.whole_specs) {
     weights += weight.n * weight.k * width;
     largest = std::max(largest, weight.n * weight.k);
   }
-  const StateBytes state = StateOf(spec, owned, owned.specs, true);
+  const StateBytes state = StateOf(spec, owned, owned.whole_specs, true);
   int64_t gathered = 0;
   if (RanksOf(spec) > 1 && spec.parallel.shard_optimizer) gathered = state.moments;
-  if (FsdpOf(spec) > 1) gathered = state.of_optimizer();
+  if (FsdpOf(spec) > 1 || TensorOf(spec) > 1) gathered = state.of_optimizer();
   if (!WriteTogether(spec)) return weights + gathered;
   const auto file = [&](int64_t all, int64_t most) {
-    return SharedFileBytes(all, RanksOf(spec), most);
+    return SharedFileBytes(all, AllRanksOf(spec), most);
   };
   // An adapter is one file. A file has one tensor at least.
   const int64_t of_weights =
@@ -208,7 +227,7 @@ RunOutline OutlineRun(const TrainSpec& spec, const ModelFiles& files) {
   } else {
     run.trained = TrainedWeights(spec, files, weights);
   }
-  run.owned = OwnedBy(spec, files, LoraSpecs(weights, run.targets));
+  run.owned = OwnedBy(spec, files, run.targets);
   return run;
 }
 

@@ -91,12 +91,14 @@ TensorForm FormOf(const WeightSpec& spec) {
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
                                std::vector<bool> trained, const OptimizerSpec& optimizer,
-                               StateShard shard)
+                               StateShard shard, TensorSplit tensor)
     : specs_(std::move(specs)),
       dtype_(dtype),
       trained_(std::move(trained)),
       ema_decay_(optimizer.ema_decay),
-      shard_(shard) {
+      shard_(shard),
+      tensor_(std::move(tensor)) {
+  TANDEM_CHECK(!tensor_.is_split() || tensor_.weights.size() == specs_.size());
   TANDEM_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   if (trained_.empty()) trained_.assign(specs_.size(), true);
   TANDEM_CHECK(trained_.size() == specs_.size());
@@ -156,6 +158,7 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     TakeMoments(layouts_[i], &p, &state);
     state.gradient = gradients_[i] + begin;
     states_.push_back(state);
+    weights_of_states_.push_back(i);
   }
 }
 
@@ -219,8 +222,8 @@ void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, Param
 
 void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, FreshInit init) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const WeightSpec& spec = specs_[i];
-    std::vector<float> values(static_cast<size_t>(parameters_[i].elements));
+    const WeightSpec& spec = whole_specs()[i];
+    std::vector<float> values(static_cast<size_t>(spec.n * spec.k));
     if (spec.kind == WeightKind::kVector) {
       // A norm begins as the identity: the stored scale plus the offset added in use is 1.
       values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
@@ -252,9 +255,9 @@ void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& sp
 }
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
-  RefuseBlocks(dir, specs_, "which cannot be trained");
+  RefuseBlocks(dir, whole_specs(), "which cannot be trained");
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const auto tensor = engine::FindWeight(dir, specs_[i]);
+    const auto tensor = engine::FindWeight(dir, whole_specs()[i]);
     if (!tensor || tensor->IsAsAsked()) {
       Load(i, tensor ? &tensor->view : nullptr, dir.name());
     } else {
@@ -275,7 +278,7 @@ void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
   if (tensor == nullptr) {
     throw Error(ErrorCode::kDataLoss, source + ": tensor " + specs_[i].name + " is missing");
   }
-  if (tensor->shape != specs_[i].source_shape) {
+  if (tensor->shape != whole_specs()[i].source_shape) {
     throw Error(ErrorCode::kDataLoss,
                 source + ": tensor " + specs_[i].name + " does not have the expected shape");
   }
@@ -427,12 +430,15 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     Parameter& p = parameters_[i];
-    const auto add_one = [&](const std::string& kind, DType dtype, AlignedBuffer& values) {
-      MomentPart part{
-          kind + "/" + specs_[i].name, dtype, {specs_[i].n, specs_[i].k}, values.span(), {}};
-      for (int rank = 0; rank < shard_.size; ++rank) {
+    const auto add_one = [&](const std::string& kind, DType dtype, AlignedBuffer& values,
+                             bool is_shared) {
+      const WeightSpec& whole = whole_specs()[i];
+      MomentPart part{kind + "/" + specs_[i].name, i, dtype, {whole.n, whole.k}, values.span(), {}};
+      const auto width = static_cast<int64_t>(engine::DTypeBytes(dtype));
+      if (!is_shared) part.part_bytes.push_back(p.elements * width);
+      for (int rank = 0; is_shared && rank < shard_.size; ++rank) {
         const auto [begin, end] = OwnRange(i, rank);
-        part.part_bytes.push_back((end - begin) * static_cast<int64_t>(engine::DTypeBytes(dtype)));
+        part.part_bytes.push_back((end - begin) * width);
       }
       parts.push_back(std::move(part));
     };
@@ -440,9 +446,10 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
                          AlignedBuffer& scales) {
       if (!has) return;
       const bool coded = layouts_[i].coded;
-      add_one(moment, coded ? DType::kU8 : DType::kF32, values);
+      add_one(moment, coded ? DType::kU8 : DType::kF32, values, true);
       if (!coded) return;
       MomentPart of_scales{moment + "_scales/" + specs_[i].name,
+                           i,
                            DType::kF32,
                            {MomentBlocks(p.elements)},
                            scales.span(),
@@ -456,9 +463,9 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
     };
     add("m", layouts_[i].first, p.m, p.m_scales);
     add("v", layouts_[i].second, p.v, p.v_scales);
-    if (!shares_weights()) continue;
-    if (split()) add_one("low", DType::kI16, p.low);
-    if (has_average()) add_one("ema", DType::kF32, p.ema);
+    if (!shares_weights() && !tensor_.is_split()) continue;
+    if (split()) add_one("low", DType::kI16, p.low, shares_weights());
+    if (has_average()) add_one("ema", DType::kF32, p.ema, shares_weights());
   }
   return parts;
 }
@@ -469,7 +476,7 @@ std::pair<int64_t, int64_t> ParameterStore::FlatRange(size_t i) const {
 }
 
 void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>& visit) {
-  TANDEM_CHECK(!shares_weights());
+  TANDEM_CHECK(!shares_weights() && !tensor_.is_split());
   for (Parameter& p : parameters_) {
     const bool shared = shard_.size == 1;
     for (AlignedBuffer* buffer :
@@ -482,7 +489,7 @@ void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>&
 
 int64_t ParameterStore::parameter_count() const {
   int64_t count = 0;
-  for (const Parameter& p : parameters_) count += p.elements;
+  for (const WeightSpec& spec : whole_specs()) count += spec.n * spec.k;
   return count;
 }
 
@@ -498,7 +505,15 @@ std::vector<float> ParameterStore::Master(size_t i) const {
 
 void ParameterStore::SetMaster(size_t i, std::span<const float> values) {
   const Parameter& p = parameters_[i];
-  TANDEM_CHECK(values.size() == static_cast<size_t>(p.elements));
+  const WeightSpec& whole = whole_specs()[i];
+  TANDEM_CHECK(values.size() == static_cast<size_t>(whole.n * whole.k));
+  std::vector<float> part;
+  if (tensor_.is_split()) {
+    part.resize(static_cast<size_t>(p.elements));
+    TakePart(tensor_.weights[i], tensor_.place, specs_[i].n, specs_[i].k, sizeof(float),
+             std::as_bytes(values).data(), std::as_writable_bytes(std::span(part)).data());
+    values = part;
+  }
   SetOwnMaster(
       i, values.subspan(static_cast<size_t>(p.own_begin), static_cast<size_t>(p.own_elements)));
 }
@@ -525,9 +540,9 @@ std::vector<std::byte> ParameterStore::ExportSource(size_t i) const {
 
 std::vector<std::byte> ParameterStore::ExportSource(size_t i,
                                                     std::span<const std::byte> master) const {
-  const WeightSpec& spec = specs_[i];
+  const WeightSpec& spec = whole_specs()[i];
   const size_t width = engine::DTypeBytes(dtype_);
-  std::vector<std::byte> out(static_cast<size_t>(parameters_[i].elements) * width);
+  std::vector<std::byte> out(static_cast<size_t>(spec.n * spec.k) * width);
   TANDEM_CHECK(master.size() == out.size());
   for (int64_t n = 0; n < spec.n; ++n) {
     for (int64_t k = 0; k < spec.k; ++k) {
@@ -539,8 +554,8 @@ std::vector<std::byte> ParameterStore::ExportSource(size_t i,
 }
 
 void ParameterStore::ImportSource(size_t i, const engine::ConstTensorView& tensor) {
-  const WeightSpec& spec = specs_[i];
-  std::vector<float> source(static_cast<size_t>(parameters_[i].elements));
+  const WeightSpec& spec = whole_specs()[i];
+  std::vector<float> source(static_cast<size_t>(spec.n * spec.k));
   engine::ConvertToF32(tensor, source);
   std::vector<float> values(source.size());
   for (int64_t n = 0; n < spec.n; ++n) {
@@ -554,7 +569,7 @@ void ParameterStore::ImportSource(size_t i, const engine::ConstTensorView& tenso
 
 std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
   std::vector<engine::NamedTensor> tensors;
-  if (shares_weights()) return tensors;
+  if (shares_weights() || tensor_.is_split()) return tensors;
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     const Parameter& p = parameters_[i];

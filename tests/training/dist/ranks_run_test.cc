@@ -72,11 +72,11 @@ TEST_F(RanksRunTest, RowsThatRanksCannotShareAreRefused) {
     EXPECT_NE(std::string(ToError(fault).what()).find("per_device_batch_size"), std::string::npos);
   }
   EXPECT_FALSE(std::filesystem::exists(dir_.path() / "three"));
-  const auto error = ErrorOf([&] { SplitStep(Spec({"world_invariant=3"}), 1); });
+  const auto error = ErrorOf([&] { SplitStep(Spec({"world_invariant=3"}), {}); });
   ASSERT_TRUE(error);
   EXPECT_NE(std::string(error->what()).find("power of two"), std::string::npos);
-  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=16"}), 1); }));  // 8 rows
-  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=2"}), 4); }));
+  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=16"}), {}); }));  // 8 rows
+  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=2"}), {.data = 4}); }));
 }
 
 TEST_F(RanksRunTest, RanksWithDifferentSpecsAreRefused) {
@@ -315,6 +315,20 @@ TEST_F(GemmaRanksTest, PairsOfAnswersWithASharedAdapter) {
   ExpectTheSameBits(ChatSpec("train.dpo", "pairs.jsonl",
                              {"world_invariant=4", "lora.rank=4", "lora.dropout=0.1"}),
                     true);
+}
+
+// The reference has the split of the policy, so that the first loss is log 2 here too.
+TEST_F(GemmaRanksTest, PairsOfAnswersWithSharedMatrices) {
+  const TrainSpec spec = ChatSpec("train.dpo", "pairs.jsonl", {"precision.compute=f32"});
+  Run(spec, "one");
+  TrainSpec split = spec;
+  split.parallel.mesh.tensor.ici = 2;
+  for (const int size : {2, 4}) {
+    const std::string name = std::to_string(size);
+    RunOn(size, split, name);
+    EXPECT_EQ(Losses(name).at(0), Losses("one").at(0));
+    ExpectNear("one", name, 1e-3);
+  }
 }
 
 // Each rank computes half of the pairs, so that none waits for the other's pass over all of them.

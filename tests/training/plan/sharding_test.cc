@@ -79,6 +79,15 @@ TEST_F(ShardingTest, CountsTheStateThatACheckpointGathers) {
   EXPECT_EQ(export_of("train.optimizer.ema_decay=0.5", 2), 8 + 2 + 4);
 }
 
+// The halves of matrices; norms and embeddings are whole.
+TEST_F(ShardingTest, ShowsSharedMatrices) {
+  const std::string text = DescribeSharding(Spec("ici_tensor_parallelism=2"), 4);
+  EXPECT_NE(text.find("data 2 x fsdp 1 x tensor 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 micro-batches of 4 rows, 1 for each rank"), std::string::npos) << text;
+  EXPECT_NE(text.find("over the tensor axis"), std::string::npos) << text;
+  EXPECT_EQ(text.find("100 % of masters"), std::string::npos) << text;
+}
+
 TEST_F(ShardingTest, RefusesANumberOfRanksThatDoesNotSuit) {
   const auto error = ::tandem::ErrorOf([&] { DescribeSharding(Spec("elastic=false"), 3); });
   ASSERT_TRUE(error);
