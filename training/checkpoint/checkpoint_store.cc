@@ -15,6 +15,7 @@
 #include "engine/base/disk_full.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/io/atomic_write.h"
+#include "engine/io/disk_error.h"
 #include "engine/io/json.h"
 #include "engine/io/mapped_file.h"
 #include "engine/io/posix_file.h"
@@ -176,14 +177,16 @@ void CheckpointStore::Clear(int64_t step) {
   }
 }
 
-fs::path CheckpointStore::SetAside() {
+fs::path CheckpointStore::SetAside(const fs::path& beside) {
   const std::vector<fs::path> steps = Steps();
-  if (steps.empty()) return {};
+  const bool has_beside = !beside.empty() && fs::exists(beside);
+  if (steps.empty() && !has_beside) return {};
   int64_t n = 1;
   while (fs::exists(dir_ / ("earlier-" + std::to_string(n)))) ++n;
   const fs::path aside = dir_ / ("earlier-" + std::to_string(n));
   fs::create_directory(aside);
   for (const fs::path& step : steps) fs::rename(step, aside / step.filename());
+  if (has_beside) fs::rename(beside, aside / beside.filename());
   fs::remove(dir_ / "LATEST");
   return aside;
 }
@@ -223,8 +226,11 @@ fs::path CheckpointStore::Save(const CheckpointContents& contents, const WriteOt
     WriteText(temporary / kManifest, manifest.dump(2) + "\n");
   });
   if (replaces) PutInPlace(target, final_dir);
-  engine::WriteFileAtomically(dir_ / "LATEST", StepName(contents.step) + "\n");
-  DeleteOld();
+  const auto error = engine::DiskErrorOf([&] {
+    engine::WriteFileAtomically(dir_ / "LATEST", StepName(contents.step) + "\n");
+    DeleteOld();
+  });
+  if (error) fault_ = error->what();
   return final_dir;
 }
 
@@ -232,6 +238,7 @@ void CheckpointStore::KeepParameters(fs::path dir, std::vector<std::string> stat
   parameters_dir_ = std::move(dir);
   state_files_ = std::move(state);
   state_files_.emplace_back(kManifest);
+  engine::RemoveStaleTemporaries(parameters_dir_);
 }
 
 // The files are shared with the checkpoint by hard links, so this takes no room and no time.
@@ -240,9 +247,8 @@ void CheckpointStore::SaveParameters(const fs::path& step) const {
   const fs::path target =
       parameters_dir_ /
       ("step-" + name.substr(std::min(name.find_first_not_of('0'), name.size() - 1)));
-  if (fs::exists(target)) return;
   MakeDirectories(parameters_dir_);
-  engine::PublishDirectory(target, [&](const fs::path& temporary) {
+  const auto link_all = [&](const fs::path& temporary) {
     for (const fs::directory_entry& file : fs::directory_iterator(step)) {
       const std::string file_name = file.path().filename().string();
       const bool is_state =
@@ -254,7 +260,9 @@ void CheckpointStore::SaveParameters(const fs::path& step) const {
       fs::create_hard_link(file.path(), temporary / file_name, refused);
       if (refused) fs::copy_file(file.path(), temporary / file_name);
     }
-  });
+  };
+  // After a rollback the run reaches a step again with other weights.
+  engine::PublishDirectory(target, link_all, engine::IfThere::kReplace);
 }
 
 // Renames before deleting, so that no reader takes a partial directory for a checkpoint.

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/formats/safetensors/safetensors.h"
@@ -57,22 +58,28 @@ class CheckpointStore {
 
   // From now on the weights of a checkpoint that is deleted as old stay in `dir`/step-N, without
   // the optimiser's state. `state` names the files that are left out; a name that ends with a dash
-  // stands for all that begin with it.
+  // stands for all that begin with it. Replaces weights of the same step that are there already.
   void KeepParameters(std::filesystem::path dir, std::vector<std::string> state);
 
   // Writes a checkpoint, publishes it, updates LATEST, then deletes old ones. Replaces one of the
   // same step in one atomic exchange, or by two renames where the file system has no exchange.
-  // Throws kIo before writing when the disk has less room than the files plus 5 %. `others` writes
-  // more files to the unpublished directory, synced to disk, and returns them.
+  // Throws kIo before writing when the disk has less room than the files plus 5 %. Throws nothing
+  // once the checkpoint is published (TakeFault). `others` writes more files to the unpublished
+  // directory, synced to disk, and returns them.
   using WriteOthers =
       std::function<std::vector<CheckpointFile>(const std::filesystem::path& directory)>;
   std::filesystem::path Save(const CheckpointContents& contents, const WriteOthers& others = {});
 
+  // What the disk refused after the last save had published its checkpoint; empty: nothing. The
+  // old checkpoints are still there then, and the next save deletes them.
+  std::string TakeFault() { return std::exchange(fault_, {}); }
+
   // Deletes the checkpoints up to `step`.
   void Clear(int64_t step);
-  // Moves all checkpoints to `earlier-<n>/`, where no reader looks and none is deleted. A run that
-  // does not resume must not mistake them for its own. Returns that directory; empty: none existed.
-  std::filesystem::path SetAside();
+  // Moves all checkpoints, and the directory `beside`, to `earlier-<n>/`, where no reader looks and
+  // none is deleted. A run that does not resume must not mistake them for its own. Returns that
+  // directory; empty: nothing was there.
+  std::filesystem::path SetAside(const std::filesystem::path& beside = {});
 
   // Returns the newest checkpoint whose files all have the right sizes and hashes. Skips others and
   // reports them to `warn`. Throws kUnsupported when the newest has a later version: an older one
@@ -94,6 +101,7 @@ class CheckpointStore {
   std::function<int64_t()> free_bytes_;
   std::filesystem::path parameters_dir_;  // empty: deleted checkpoints leave nothing
   std::vector<std::string> state_files_;
+  std::string fault_;
 };
 
 // Reads and checks a checkpoint directory. Throws kDataLoss / kUnsupported / kNotFound naming the

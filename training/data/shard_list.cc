@@ -77,6 +77,27 @@ ShardName ParseShardName(const std::string& stem) {
   return {stem.substr(0, dash), std::pair(std::stoull(which), std::stoull(count))};
 }
 
+constexpr std::string_view kArrayRecordNames[] = {".array_record", ".arrayrecord"};
+
+// Where the extension of an ArrayRecord file begins and ends in its name; nullopt: another file.
+std::optional<std::pair<size_t, size_t>> ArrayRecordMark(const std::string& name) {
+  for (const std::string_view mark : kArrayRecordNames) {
+    const size_t begin = name.rfind(mark);
+    if (begin == std::string::npos) continue;
+    const size_t end = begin + mark.size();
+    const std::string behind = name.substr(end);
+    if (behind.empty() || ParseShardName("x" + behind).number) return std::pair(begin, end);
+  }
+  return std::nullopt;
+}
+
+ShardName ShardOf(const fs::path& file) {
+  std::string name = file.filename().string();
+  const auto mark = ArrayRecordMark(name);
+  if (!mark) return ParseShardName(WithoutCompression(file).stem().string());
+  return ParseShardName(name.erase(mark->first, mark->second - mark->first));
+}
+
 std::vector<fs::path> Entries(const fs::path& folder) {
   std::error_code failed;
   std::vector<fs::path> entries;
@@ -92,8 +113,7 @@ std::vector<fs::path> Entries(const fs::path& folder) {
 bool IsRowFile(const fs::path& path) {
   const std::string extension = ExtensionOf(WithoutCompression(path));
   const bool is_known = extension == ".parquet" || extension == ".csv" || extension == ".jsonl" ||
-                        extension == ".ndjson" || extension == ".json" ||
-                        extension == ".array_record";
+                        extension == ".ndjson" || extension == ".json" || IsArrayRecordName(path);
   return is_known && fs::is_regular_file(path) &&
          std::find(std::begin(kNoRows), std::end(kNoRows), path.filename()) == std::end(kNoRows);
 }
@@ -103,7 +123,7 @@ using Splits = std::map<std::string, std::vector<fs::path>>;
 void AddSplitsOf(const fs::path& folder, Splits& splits) {
   for (const fs::path& entry : Entries(folder)) {
     if (IsRowFile(entry)) {
-      splits[ParseShardName(WithoutCompression(entry).stem().string()).split].push_back(entry);
+      splits[ShardOf(entry).split].push_back(entry);
       continue;
     }
     const std::string name = entry.filename().string();
@@ -121,7 +141,7 @@ void CheckComplete(const std::vector<fs::path>& files) {
   uint64_t expected = 0;
   std::optional<uint64_t> count;
   for (const fs::path& file : files) {
-    const ShardName name = ParseShardName(WithoutCompression(file).stem().string());
+    const ShardName name = ShardOf(file);
     if (!name.number) continue;
     if (!count) count = name.number->second;
     if (name.number->first != expected || name.number->second != *count) {
@@ -257,6 +277,10 @@ std::vector<fs::path> PartsOfList(const fs::path& path) {
 }
 
 bool IsParquetName(const fs::path& path) { return ExtensionOf(path) == ".parquet"; }
+
+bool IsArrayRecordName(const fs::path& path) {
+  return ArrayRecordMark(path.filename().string()).has_value();
+}
 
 RowContainer ContainerOf(const fs::path& path) {
   const std::string extension = ExtensionOf(WithoutCompression(path));

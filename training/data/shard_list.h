@@ -6,14 +6,14 @@
 
 namespace tandem::training {
 
-// The files of rows (.parquet, .csv, .jsonl, .ndjson, .json; all but Parquet also as .gz or .zst)
-// that a path selects, ordered by name. A path is
+// The files of rows (.parquet, .array_record, .csv, .jsonl, .ndjson, .json; the last four also as
+// .gz or .zst) that a path selects, ordered by name. A path is
 // - a file;
 // - a pattern: * and ? in its last component, as in a shell;
 // - a list of paths separated by ;, in this order;
 // - a directory in the hub's layout, with files `<split>.parquet` or
-//   `<split>-00000-of-00003*.parquet` or folders `<split>/`, in the directory or in its `data` or
-//   `default`;
+//   `<split>-00000-of-00003*.parquet` (`<split>.array_record-00000-of-00003`) or folders
+//   `<split>/`, in the directory or in its `data` or `default`;
 // - a data set in the hub's cache: `datasets--ORG--NAME`, whose main snapshot is such a directory.
 // `split` selects one of several splits. Throws kNotFound when nothing matches. Throws
 // kInvalidArgument for a missing, ambiguous or incomplete split, and for a mix of Parquet and other
@@ -28,6 +28,9 @@ std::vector<std::filesystem::path> PartsOfList(const std::filesystem::path& path
 bool MeansShards(const std::filesystem::path& path);
 
 bool IsParquetName(const std::filesystem::path& path);
+// Whether the name ends in .array_record or .arrayrecord, also with a shard's number behind:
+// x.array_record-00000-of-01024.
+bool IsArrayRecordName(const std::filesystem::path& path);
 
 // The container of a file of rows.
 enum class RowContainer { kAuto, kJson, kCsv, kParquet };

@@ -149,16 +149,20 @@ Transport& Collectives::Of(Group group) {
   return part ? *part : *transport_;
 }
 
-void Collectives::Arrange(int fsdp) {
-  TANDEM_CHECK(fsdp >= 1 && size_ % fsdp == 0);
+void Collectives::Arrange(int fsdp, int tensor) {
+  TANDEM_CHECK(fsdp >= 1 && tensor >= 1 && size_ % (fsdp * tensor) == 0);
   const auto form = [this](Group group, int color, Place place) {
     places_[static_cast<size_t>(group)] = place;
     if (place.size == 1 || place.size == size_) return;
     Do("forming groups of ranks",
        [this, group, color] { groups_[static_cast<size_t>(group)] = transport_->Split(color); });
   };
-  form(Group::kFsdp, rank_ / fsdp, {rank_ % fsdp, fsdp});
-  form(Group::kData, rank_ % fsdp, {rank_ / fsdp, size_ / fsdp});
+  const int replica = fsdp * tensor;
+  const int part = rank_ % tensor;
+  form(Group::kFsdp, rank_ / replica * tensor + part, {rank_ / tensor % fsdp, fsdp});
+  form(Group::kData, rank_ % replica, {rank_ / replica, size_ / replica});
+  form(Group::kTensor, rank_ / tensor, {part, tensor});
+  form(Group::kRows, part, {rank_ / tensor, size_ / tensor});
 }
 
 void Collectives::AllReduceNow(std::span<float> data, Transport& transport) {
@@ -249,14 +253,13 @@ Collectives::Ticket Collectives::StartFillFromAll(std::span<std::byte> all, Grou
   });
 }
 
-void Collectives::AllReduce(std::span<float> data) {
-  StartAllReduce(data);
-  Wait();
+// An operation of a group of one rank has no ticket.
+void Collectives::AllReduce(std::span<float> data, Group group) {
+  if (size_of(group) > 1) WaitFor(StartAllReduce(data, group));
 }
 
-void Collectives::ReduceScatter(std::span<float> data) {
-  StartReduceScatter(data);
-  Wait();
+void Collectives::ReduceScatter(std::span<float> data, Group group) {
+  if (size_of(group) > 1) WaitFor(StartReduceScatter(data, group));
 }
 
 void Collectives::AllGather(std::span<const std::byte> mine, std::span<std::byte> all,

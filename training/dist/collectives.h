@@ -50,18 +50,22 @@ class Collectives {
   bool is_first() const { return rank_ == 0; }
 
   // Ranks that do something together. Before Arrange every group is all ranks.
-  // - kFsdp: `fsdp` consecutive ranks, which share the parameters of one replica;
-  // - kData: the ranks with the same part of the parameters, one of each replica.
-  enum class Group { kAll, kFsdp, kData };
-  // Forms the groups; `fsdp` divides size(). All ranks call it, once.
-  void Arrange(int fsdp);
+  // - kTensor: `tensor` consecutive ranks, which share each matrix and compute the same rows;
+  // - kFsdp: `fsdp` ranks with the same part of matrices, which share the parameters of a replica;
+  // - kData: the ranks with the same part of the parameters, one of each replica;
+  // - kRows: the ranks with the same part of matrices, which share the rows of a step: kFsdp times
+  //   kData, in the order of their rows.
+  enum class Group { kAll, kFsdp, kData, kTensor, kRows };
+  // Forms the groups; fsdp times tensor divides size(). All ranks call it, once.
+  void Arrange(int fsdp, int tensor = 1);
   int size_of(Group group) const { return places_[static_cast<size_t>(group)].size; }
   int rank_in(Group group) const { return places_[static_cast<size_t>(group)].rank; }
 
   // Every element becomes the sum of the ranks' elements.
-  void AllReduce(std::span<float> data);
-  // `data` has size() equal parts. Part rank() becomes the sum; the others become unspecified.
-  void ReduceScatter(std::span<float> data);
+  void AllReduce(std::span<float> data, Group group = Group::kAll);
+  // `data` has one equal part per rank of the group. The rank's own part becomes the sum; the
+  // others become unspecified.
+  void ReduceScatter(std::span<float> data, Group group = Group::kAll);
   // `all` has size() parts of the size of `mine`, in rank order.
   void AllGather(std::span<const std::byte> mine, std::span<std::byte> all,
                  Group group = Group::kAll);
@@ -118,10 +122,11 @@ class Collectives {
   const Options options_;
   int rank_ = 0;
   int size_ = 1;
-  std::array<Place, 3> places_;                       // by group
-  std::unique_ptr<Transport> transport_;              // of the communication thread
-  std::array<std::unique_ptr<Transport>, 3> groups_;  // likewise; null: all ranks
-  AlignedBuffer staging_, received_;                  // of the communication thread
+  static constexpr size_t kGroups = static_cast<size_t>(Group::kRows) + 1;
+  std::array<Place, kGroups> places_;                       // by group
+  std::unique_ptr<Transport> transport_;                    // of the communication thread
+  std::array<std::unique_ptr<Transport>, kGroups> groups_;  // likewise; null: all ranks
+  AlignedBuffer staging_, received_;                        // of the communication thread
 
   std::mutex mutex_;
   std::condition_variable changed_;

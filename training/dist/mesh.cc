@@ -81,15 +81,6 @@ void Multiply(const std::string& key, int64_t given, int64_t* size, Sizes* all) 
   all->rest = size;
 }
 
-void RefuseAxis(const char* axis, int64_t size, const char* why) {
-  if (size == 1) return;
-  throw Error(ErrorCode::kUnsupported, "ici_" + std::string(axis) + "_parallelism: " + why +
-                                           " is not supported, and the mesh would have " +
-                                           std::to_string(size) +
-                                           " ranks on this axis: set it to 1, and "
-                                           "ici_data_parallelism to -1");
-}
-
 }  // namespace
 
 MeshRequest ParseMesh(const std::string& text) {
@@ -137,7 +128,6 @@ Mesh ResolveMesh(const MeshRequest& request, int64_t world) {
                     (world == 1 ? " runs" : " run") +
                     ": start that many, or set one axis to -1 (the rest)");
   }
-  RefuseAxis("tensor", mesh.tensor, "tensor parallelism");
   return mesh;
 }
 

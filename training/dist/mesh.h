@@ -35,7 +35,7 @@ MeshRequest ParseMesh(const std::string& text);
 std::string ShowMesh(const MeshRequest& request);
 
 // The grid of `world` ranks. Throws kInvalidArgument naming the keys when the sizes do not give
-// `world`, and kUnsupported naming the axis that training cannot split over yet.
+// `world`.
 Mesh ResolveMesh(const MeshRequest& request, int64_t world);
 
 }  // namespace tandem::training

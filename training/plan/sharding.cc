@@ -43,18 +43,34 @@ double SentPerStep(const TrainSpec& spec, int64_t elements) {
          2 * floats / static_cast<double>(shape.fsdp) * OthersShare(shape.ranks / shape.fsdp);
 }
 
+// Bytes of activations and their gradients that a rank of the tensor axis sends per step, and
+// receives: every sum moves each element to the rank that adds it and back.
+double SentOverTensor(const TrainSpec& spec, const Program& program) {
+  const StepShape& shape = *spec.step_shape;
+  double elements = 0;
+  const auto add = [&](const Node& node, bool backward) {
+    if (node.op != (backward ? OpKind::kSpread : OpKind::kSumRanks)) return;
+    elements += static_cast<double>(program.rows * program.values[node.outputs[0]].cols);
+  };
+  for (const Node& node : program.nodes) add(node, false);
+  for (const BackwardStep& step : program.backward) add(program.nodes[step.node], !step.remake);
+  const auto batches = static_cast<double>(shape.batches / shape.ranks);
+  return batches * 2 * elements * sizeof(float) * OthersShare(shape.tensor);
+}
+
 }  // namespace
 
 std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
   const Mesh mesh = ResolveMesh(given.parallel.mesh, ranks);
   TrainSpec spec = given;
-  spec.step_shape = SplitStep(given, mesh.data * mesh.fsdp, mesh.fsdp);
+  spec.step_shape = SplitStep(given, mesh);
   const StepShape& shape = *spec.step_shape;
   const ModelFiles files = LoadModelFiles(spec);
   const MemoryNeeds shared = FindMemoryNeeds(spec, files);
   TrainSpec alone = spec;
   alone.step_shape->ranks = 1;
   alone.step_shape->fsdp = 1;
+  alone.step_shape->tensor = 1;
   const MemoryNeeds whole = FindMemoryNeeds(alone, files);
 
   char line[200];
@@ -65,7 +81,7 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
       static_cast<long long>(ranks), static_cast<long long>(mesh.data),
       static_cast<long long>(mesh.fsdp), static_cast<long long>(mesh.tensor),
       static_cast<long long>(shape.batches), static_cast<long long>(shape.rows_per_batch),
-      static_cast<long long>(shape.batches / ranks));
+      static_cast<long long>(shape.batches / shape.ranks));
   std::string text = line;
   text += "  class               whole     on a rank\n";
   double state = 0;
@@ -95,7 +111,11 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
       Mebibytes(static_cast<double>(shared.total_bytes())).c_str(),
       state > 0 ? 100 * replicated / state : 0.0);
   text += line;
-  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained)) + " per step\n";
+  text += "  a rank sends " + Mebibytes(SentPerStep(spec, trained)) + " per step";
+  if (shape.tensor > 1) {
+    text += ", and " + Mebibytes(SentOverTensor(spec, shared.program)) + " over the tensor axis";
+  }
+  text += "\n";
   return text;
 }
 

@@ -100,31 +100,54 @@ double ElementsOf(const engine::WeightSpec& spec) {
   return static_cast<double>(spec.n) * static_cast<double>(spec.k);
 }
 
-// Every rank has all parameters: buckets are summed during the last backward pass.
-void RunReplicas(const Model& model, const TrainSpec& spec, int64_t ranks, bool last,
-                 Timeline* time) {
+double ElementsOf(const Model& model) {
+  double elements = 0;
+  for (size_t i = 0; i < model.specs.size(); ++i) {
+    if (model.trained[i]) elements += ElementsOf(model.specs[i]);
+  }
+  return elements;
+}
+
+struct Bucket {
+  double bytes = 0;
+  size_t ready = 0;
+};
+
+// As MakeGradientBuckets.
+std::vector<Bucket> BucketsOf(const Model& model, const TrainSpec& spec) {
   const std::vector<size_t> ready = FinalSteps(model.program, model.specs.size());
-  struct Bucket {
-    double bytes = 0;
-    size_t ready = 0;
-  };
-  std::vector<Bucket> buckets(1);
+  std::vector<Bucket> buckets;
+  Bucket open;
   for (size_t i = 0; i < model.specs.size(); ++i) {
     if (!model.trained[i]) continue;
-    buckets.back().bytes += ElementsOf(model.specs[i]) * kFloatBytes;
-    buckets.back().ready = std::max(buckets.back().ready, ready[i]);
-    if (buckets.back().bytes >= static_cast<double>(spec.parallel.bucket_bytes)) {
-      buckets.emplace_back();
-    }
+    open.bytes += ElementsOf(model.specs[i]) * kFloatBytes;
+    open.ready = std::max(open.ready, ready[i]);
+    if (open.bytes < static_cast<double>(spec.parallel.bucket_bytes)) continue;
+    buckets.push_back(open);
+    open = {};
   }
+  if (open.bytes > 0) buckets.push_back(open);
   std::stable_sort(buckets.begin(), buckets.end(),
                    [](const Bucket& a, const Bucket& b) { return a.ready < b.ready; });
+  return buckets;
+}
+
+// What a step's micro-batch does beside its computation.
+struct Batch {
+  bool overlaps = false;       // communication hides behind computation
+  bool sums_replicas = false;  // the sum over replicas is part of it
+};
+
+// Every rank has all parameters: buckets are summed during the last backward pass.
+void RunReplicas(const Model& model, const TrainSpec& spec, int64_t ranks, Batch batch,
+                 Timeline* time) {
+  std::vector<Bucket> buckets;
+  if (batch.overlaps && batch.sums_replicas) buckets = BucketsOf(model, spec);
   const size_t n_nodes = model.program.nodes.size();
   size_t next = 0;
   for (size_t p = 0; p < time->positions(); ++p) {
     time->Compute(p);
-    for (; last && p + 1 >= n_nodes && next < buckets.size() &&
-           buckets[next].ready <= p + 1 - n_nodes;
+    for (; p + 1 >= n_nodes && next < buckets.size() && buckets[next].ready <= p + 1 - n_nodes;
          ++next) {
       time->AllReduce(buckets[next].bytes, ranks);
     }
@@ -133,7 +156,7 @@ void RunReplicas(const Model& model, const TrainSpec& spec, int64_t ranks, bool 
 }
 
 // As ShardedWeights.
-void RunShared(const Model& model, int64_t ranks, int64_t fsdp, bool last, double width,
+void RunShared(const Model& model, int64_t ranks, int64_t fsdp, Batch batch, double width,
                Timeline* time) {
   const std::vector<size_t> unit_of = UnitsOf(model.specs);
   const UnitSchedule schedule = MakeUnitSchedule(model.program, unit_of, model.trained);
@@ -147,11 +170,14 @@ void RunShared(const Model& model, int64_t ranks, int64_t fsdp, bool last, doubl
   };
   std::deque<double> sums;
   size_t next_sum = 0;
+  const size_t most_sums = batch.overlaps ? kMostSums : 0;
   const size_t n_nodes = model.program.nodes.size();
   for (size_t p = 0; p < time->positions(); ++p) {
     const std::vector<size_t>& next = schedule.next_training[p + 1];
     for (const size_t unit : schedule.uses[p]) gather(unit);
-    for (const size_t unit : next) gather(unit);
+    if (batch.overlaps) {
+      for (const size_t unit : next) gather(unit);
+    }
     for (const size_t unit : schedule.uses[p]) time->WaitUntil(there[unit]);
     time->Compute(p);
     for (const size_t unit : schedule.uses[p]) {
@@ -162,11 +188,46 @@ void RunShared(const Model& model, int64_t ranks, int64_t fsdp, bool last, doubl
          ++next_sum) {
       const double bytes = elements[schedule.sums[next_sum].unit] * kFloatBytes;
       sums.push_back(time->Exchange(bytes, fsdp, true));
-      if (last) time->AllReduce(bytes / static_cast<double>(fsdp), ranks / fsdp);
+      if (batch.sums_replicas) time->AllReduce(bytes / static_cast<double>(fsdp), ranks / fsdp);
     }
-    for (; sums.size() > kMostSums; sums.pop_front()) time->WaitUntil(sums.front());
+    for (; sums.size() > most_sums; sums.pop_front()) time->WaitUntil(sums.front());
   }
   time->WaitForAll();
+}
+
+// Sums that follow the last micro-batch, and what the update gathers.
+void EndStep(const Model& model, const TrainSpec& spec, int64_t ranks, int64_t fsdp, Batch last,
+             double width, Timeline* time) {
+  const double bytes = ElementsOf(model) * kFloatBytes;
+  if (fsdp > 1) {
+    if (!last.sums_replicas) {
+      time->AllReduce(bytes / static_cast<double>(fsdp), ranks / fsdp);
+      time->WaitForAll();
+    }
+    for (size_t i = 0; i < model.specs.size(); ++i) {  // the masters, to pack the weights
+      if (!model.trained[i]) continue;
+      time->WaitUntil(time->Exchange(ElementsOf(model.specs[i]) * width, fsdp, false));
+    }
+    return;
+  }
+  if (spec.parallel.shard_optimizer) {
+    time->Exchange(bytes, ranks, true);
+    time->WaitForAll();
+    time->Exchange(bytes, ranks, false);  // the masters that each rank has updated
+  } else if (!last.overlaps || !last.sums_replicas) {
+    time->AllReduce(bytes, ranks);
+  }
+  time->WaitForAll();
+}
+
+// Whether the sums of the last micro-batch run beside it, as in Trainer and ShardedWeights.
+Batch LastBatch(const TrainSpec& spec, int64_t fsdp) {
+  // In a tree of several leaves replicas add their subtrees only.
+  const bool has_subtree =
+      spec.parallel.world_invariant > 0 && spec.train.gradient_accumulation_steps > 1;
+  if (fsdp > 1) return {spec.parallel.overlap, !has_subtree};
+  const bool overlaps = spec.parallel.overlap && !spec.parallel.shard_optimizer && !has_subtree;
+  return {overlaps, overlaps};
 }
 
 std::vector<int64_t> RanksThatSuit(const MeshRequest& mesh) {
@@ -188,20 +249,16 @@ SimulatedStep SimulateStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp, d
   const int64_t batches = spec.train.gradient_accumulation_steps;
   Timeline time(model.program, link, compute_s / static_cast<double>(batches));
   const auto width = static_cast<double>(engine::DTypeBytes(spec.compute));
+  const Batch last = LastBatch(spec, fsdp);
   for (int64_t b = 0; b < batches; ++b) {
-    const bool last = b + 1 == batches;
+    const Batch batch{last.overlaps, last.sums_replicas && b + 1 == batches};
     if (fsdp == 1) {
-      RunReplicas(model, spec, ranks, last, &time);
+      RunReplicas(model, spec, ranks, batch, &time);
     } else {
-      RunShared(model, ranks, fsdp, last, width, &time);
+      RunShared(model, ranks, fsdp, batch, width, &time);
     }
   }
-  if (fsdp > 1) {  // the masters of every unit, to pack its weights
-    for (size_t i = 0; i < model.specs.size(); ++i) {
-      if (model.trained[i])
-        time.WaitUntil(time.Exchange(ElementsOf(model.specs[i]) * width, fsdp, false));
-    }
-  }
+  EndStep(model, spec, ranks, fsdp, last, width, &time);
   return {ranks, compute_s, time.now() - compute_s, time.sent()};
 }
 
@@ -224,6 +281,11 @@ std::string DescribeSimulation(const TrainSpec& given, double compute_s, const L
   std::string text = line;
   for (const int64_t n : ranks) {
     const Mesh mesh = ResolveMesh(spec.parallel.mesh, n);
+    if (mesh.tensor > 1) {
+      throw Error(ErrorCode::kUnsupported,
+                  "--simulate: it has no model of ici_tensor_parallelism: set it to 1, or use "
+                  "--sharding, which counts the bytes of all axes");
+    }
     const SimulatedStep step = SimulateStep(spec, n, mesh.fsdp, compute_s, link);
     std::snprintf(line, sizeof line, "  %5lld  %4lldx%-4lld %10.3f  %8.1f %%  %8.3f\n",
                   static_cast<long long>(n), static_cast<long long>(mesh.data),

@@ -28,7 +28,9 @@ struct SimulatedStep {
 // on one rank is `compute_s`. A step then has as many times the rows as there are ranks. Time goes
 // to the program's nodes by their FLOPs. Communication follows the run's own order: one operation
 // at a time, buckets of gradients during the last backward pass, and with `fsdp` ranks that share
-// parameters the units' gathers, one ahead, and sums. An exchange among n ranks costs n - 1
+// parameters the units' gathers, one ahead, and sums. Without parallel.overlap, with shared moments
+// and with several leaves of world_invariant a rank the sums follow the backward pass, as in the
+// run. An exchange among n ranks costs n - 1
 // latencies and (n - 1) / n of the bytes each way. Links do not disturb each other.
 SimulatedStep SimulateStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp, double compute_s,
                            const LinkModel& link);

@@ -49,7 +49,8 @@ class BackwardPass {
 
   static bool CanOmitGradients(OpKind op) {
     return op == OpKind::kLinear || op == OpKind::kExpertLinear || op == OpKind::kCombine ||
-           op == OpKind::kRound || op == OpKind::kAdd;
+           op == OpKind::kRound || op == OpKind::kAdd || op == OpKind::kSpread ||
+           op == OpKind::kSumRanks;
   }
 
   // A value needs a gradient when a trained weight lies before it. Most ops write the gradients of

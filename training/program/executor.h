@@ -50,6 +50,11 @@ class Executor {
   void set_on_backward(std::function<void(size_t end)> on_backward) {
     on_backward_ = std::move(on_backward);
   }
+  // Adds values of the ranks of the tensor axis. REQUIRES: set before the first run when the
+  // program is split (tensor_split.h); the ranks run it together.
+  void set_sum_ranks(std::function<void(std::span<float>)> sum) {
+    run_.set_sum_ranks(std::move(sum));
+  }
   // Told about every later run; null: nobody. Borrowed.
   void set_observer(StepObserver* observer) { observer_ = observer; }
   bool is_observed() const { return observer_ != nullptr; }

@@ -85,8 +85,17 @@ std::span<const DropoutRow> NodeRun::Sources() const {
   return batch_->sources.subspan(static_cast<size_t>(first_row_), static_cast<size_t>(n_rows_));
 }
 
+// As without a tensor axis, whose nodes do not count. Ranks draw their own columns apart.
 DropoutKey NodeRun::KeyOf(const Node& node) const {
-  return {batch_->dropout_seed, static_cast<uint32_t>(&node - program_.nodes.data())};
+  const int64_t number = &node - program_.nodes.data() - node.passing;
+  const int64_t apart =
+      node.is_part ? program_.tensor.place.rank * static_cast<int64_t>(program_.nodes.size()) : 0;
+  return {batch_->dropout_seed, static_cast<uint32_t>(number + apart)};
+}
+
+void NodeRun::SumRanks(float* values, int64_t count) const {
+  TANDEM_CHECK(sum_ranks_ != nullptr);
+  sum_ranks_({values, static_cast<size_t>(count)});
 }
 
 // A chunk begins at a whole byte: its rows are a multiple of eight, or it is the only chunk.

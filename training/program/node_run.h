@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/base/aligned_buffer.h"
@@ -75,6 +77,10 @@ class NodeRun {
   float* WeightGradient(int32_t weight);  // null when frozen
   const engine::RopeTable& RopeOf(const Node& node) const { return ropes_[node.rope]; }
 
+  // Adds the values of the ranks of the tensor axis (tensor_split.h).
+  void SumRanks(float* values, int64_t count) const;
+  void set_sum_ranks(std::function<void(std::span<float>)> sum) { sum_ranks_ = std::move(sum); }
+
   std::span<const DropoutRow> Sources() const;
   DropoutKey KeyOf(const Node& node) const;
   // The saved form of an activation function.
@@ -97,6 +103,7 @@ class NodeRun {
   bool in_backward_ = false;
   int64_t first_row_ = 0;  // of the chunk; 0 outside of chunks
   int64_t n_rows_;
+  std::function<void(std::span<float>)> sum_ranks_;
   RouterTally routers_;
   double router_share_ = 1;
   // By node, by chunk; empty for nodes without packing.

@@ -44,6 +44,8 @@ constexpr std::array<NodeFunctions, kOpKinds> kFunctions = {{
     {ForwardAboveCut, BackwardAboveCut},                // kAboveCut
     {ForwardScaleColumns, BackwardScaleColumns},        // kScaleColumns
     {ForwardSoftCap, BackwardSoftCap},                  // kSoftCap
+    {ForwardSpread, BackwardSpread},                    // kSpread
+    {ForwardSumRanks, BackwardSumRanks},                // kSumRanks
     {NoForward, NoBackward},                            // kCrossEntropy
 }};
 

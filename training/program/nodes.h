@@ -82,6 +82,10 @@ void ForwardAboveCut(NodeRun& run, const Node& node);
 void BackwardAboveCut(NodeRun& run, const Node& node, const BackwardStep& step);
 void ForwardScaleColumns(NodeRun& run, const Node& node);
 void BackwardScaleColumns(NodeRun& run, const Node& node, const BackwardStep& step);
+void ForwardSpread(NodeRun& run, const Node& node);
+void BackwardSpread(NodeRun& run, const Node& node, const BackwardStep& step);
+void ForwardSumRanks(NodeRun& run, const Node& node);
+void BackwardSumRanks(NodeRun& run, const Node& node, const BackwardStep& step);
 void ForwardSoftCap(NodeRun& run, const Node& node);
 void BackwardSoftCap(NodeRun& run, const Node& node, const BackwardStep& step);
 

@@ -132,6 +132,8 @@ constexpr std::array<OpDescription, kOpKinds> kOps = {{
     {"above_cut", true, false, false, NoFlops, NoFlops},
     {"scale_columns", true, false, false, NoFlops, NoFlops},
     {"soft_cap", false, true, false, NoFlops, NoFlops},
+    {"spread", false, false, true, NoFlops, NoFlops},
+    {"sum_ranks", false, false, true, NoFlops, NoFlops},
     // Forward and backward are one pass over the vocabulary (training/ops/cross_entropy.h).
     {"cross_entropy", false, false, true, MatMulFlops, LinearBackwardFlops},
 }};

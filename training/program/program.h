@@ -8,6 +8,7 @@
 #include "engine/model/families/family.h"
 #include "training/ops/router_loss.h"
 #include "training/program/remat_options.h"
+#include "training/program/tensor_split.h"
 
 namespace tandem::training {
 
@@ -48,6 +49,8 @@ enum class OpKind : uint8_t {
   kAboveCut,
   kScaleColumns,
   kSoftCap,
+  kSpread,        // to ranks with parts of the following layers; gradients are summed
+  kSumRanks,      // of their parts of a product; then a bias
   kCrossEntropy,  // the last
 };
 inline constexpr size_t kOpKinds = static_cast<size_t>(OpKind::kCrossEntropy) + 1;
@@ -130,7 +133,10 @@ struct Node {
   engine::Activation activation = engine::Activation::kSilu;
   ActivationSave save = ActivationSave::kPlain;  // kActivate: compressed forms have a mask in
                                                  // `saved`
-  int32_t chunk = -1;  // nodes with the same number run together, chunk by chunk of rows
+  // The columns it reads are this rank's part (tensor_split.h).
+  bool is_part = false;
+  int32_t passing = 0;  // kSpread and kSumRanks nodes before this one
+  int32_t chunk = -1;   // nodes with the same number run together, chunk by chunk of rows
   engine::AttentionSpec attention;
   LoraNode lora;              // kLinear; kExpertLinear uses its dropout rate and scratch buffers
   engine::RouterSpec router;  // kRoute
@@ -171,6 +177,7 @@ struct RecordOptions {
   float lora_dropout = 0;   // on the input of A, while training
   float neftune_alpha = 0;  // of the noise on the tokens' embeddings, while training
   float z_loss = 0;         // factor of the squared log-sum-exp of the logits, while training
+  TensorPlace tensor;       // records the part of this rank (tensor_split.h)
   bool head_twice = false;  // training reweighs (executor.h): counted as computed twice
 };
 
@@ -182,6 +189,7 @@ struct Program {
   int64_t max_segments = 1;
   std::vector<engine::WeightSpec> weight_specs;  // the family's, then those of adapters
   std::vector<bool> trained;
+  TensorSplit tensor;  // of these weights
   std::vector<Value> values;
   std::vector<Node> nodes;  // forward; the last is kCrossEntropy
   std::vector<BackwardStep> backward;
@@ -214,7 +222,8 @@ size_t ChunkRunEnd(const Program& program, size_t first);
 std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
                                           const std::vector<LoraTarget>& targets);
 
-// Records the family's forward pass and derives the rest of the program.
+// Records the family's forward pass and derives the rest of the program. With several ranks on the
+// tensor axis the weights are this rank's parts; throws as PartOfConfig and CompareSpecs.
 Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
                const RecordOptions& options);
 

@@ -11,6 +11,7 @@
 #include "training/ops/experts.h"
 #include "training/program/passes.h"
 #include "training/program/program.h"
+#include "training/program/tensor_region.h"
 
 namespace tandem::training {
 namespace {
@@ -23,8 +24,10 @@ using engine::Weight;
 // f32, inserts a kRound node, once per value, exactly where ServingOps rounds.
 class Recorder : public engine::LayerOps {
  public:
-  Recorder(Program* program, const std::vector<LoraTarget>& targets, const RecordOptions& options)
-      : p_(program), neftune_alpha_(options.neftune_alpha) {
+  // `config` is that of the rank's part.
+  Recorder(Program* program, const engine::ModelConfig& config,
+           const std::vector<LoraTarget>& targets, const RecordOptions& options)
+      : p_(program), neftune_alpha_(options.neftune_alpha), region_(program, config) {
     auto next = static_cast<int32_t>(p_->weight_specs.size() - 2 * targets.size());
     for (const LoraTarget& target : targets) {
       LoraNode& lora = lora_[target.weight];
@@ -92,15 +95,18 @@ class Recorder : public engine::LayerOps {
   }
 
   Act Linear(Act x, const Weight& w, const Weight* bias) override {
+    const WeightSplit::Axis axis = region_.AxisOf(w.index);
+    const bool sums = axis == WeightSplit::Axis::kInputs;
     Node node(OpKind::kLinear);
-    node.inputs = {Rounded(x)};
+    node.inputs = {axis == WeightSplit::Axis::kOutputs ? Spread(Rounded(x)) : Rounded(x)};
     node.weights = {w.index};
-    if (bias != nullptr) node.weights.push_back(bias->index);
+    if (bias != nullptr && !sums) node.weights.push_back(bias->index);
     node.backward_scratch = RoundedGradientScratch(w.spec->n);
     if (const auto found = lora_.find(w.index); found != lora_.end()) {
       AddAdapter(found->second, &node);
     }
-    return Emit(std::move(node), DType::kF32, w.spec->n);
+    const Act y = Emit(std::move(node), DType::kF32, w.spec->n);
+    return sums ? SumOverRanks(y, bias) : y;
   }
 
   Act Rope(Act x, size_t table) override { return Rotate(x, table, p_->dtype); }
@@ -290,6 +296,23 @@ class Recorder : public engine::LayerOps {
     return Emit(std::move(node), dtype, Cols(x));
   }
 
+  // The rows before layers whose outputs ranks share, once per value.
+  int32_t Spread(int32_t x) {
+    if (const auto it = spread_.find(x); it != spread_.end()) return it->second;
+    Node node(OpKind::kSpread);
+    node.inputs = {x};
+    const Act y = Emit(std::move(node), p_->values[x].dtype, Cols(Act{x}));
+    spread_[x] = y.index;
+    return y.index;
+  }
+
+  Act SumOverRanks(Act y, const Weight* bias) {
+    Node node(OpKind::kSumRanks);
+    node.inputs = {F32(y)};
+    if (bias != nullptr) node.weights = {bias->index};
+    return Emit(std::move(node), DType::kF32, Cols(y));
+  }
+
   Act Slice(Act x, int64_t first, int64_t count, DType dtype) {
     TANDEM_CHECK(first >= 0 && first + count <= Cols(x));
     Node node(OpKind::kColumns);
@@ -404,7 +427,10 @@ class Recorder : public engine::LayerOps {
                   p_->rows * value.stride * static_cast<int64_t>(engine::DTypeBytes(dtype)));
     value.producer = static_cast<int32_t>(p_->nodes.size());
     node.outputs = {index};
+    node.passing = passing_;
+    if (node.op == OpKind::kSpread || node.op == OpKind::kSumRanks) ++passing_;
     p_->values.push_back(value);
+    if (region_.is_split()) region_.Take(&node);
     p_->nodes.push_back(std::move(node));
     return Act{index};
   }
@@ -412,7 +438,10 @@ class Recorder : public engine::LayerOps {
   Program* p_;
   float neftune_alpha_;
   std::map<int32_t, int32_t> rounded_;  // f32 value -> its rounded copy
+  std::map<int32_t, int32_t> spread_;   // whole value -> its spread one
   std::map<int32_t, LoraNode> lora_;    // by weight
+  TensorRegion region_;
+  int32_t passing_ = 0;
 };
 
 // Weights with specs only, which suffice for recording a forward pass.
@@ -459,8 +488,25 @@ std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>&
   return specs;
 }
 
-Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
+namespace {
+
+// Describes how the program's weights are parts of those of the whole model.
+void SplitWeights(const engine::FamilySpec& family, const engine::ModelConfig& whole,
+                  const RecordOptions& options, Program* program) {
+  std::vector<engine::WeightSpec> specs = family.list_weights(whole);
+  const std::vector<engine::WeightSpec> adapters = LoraSpecs(specs, options.lora);
+  specs.insert(specs.end(), adapters.begin(), adapters.end());
+  program->tensor =
+      CompareSpecs(program->family, std::move(specs), program->weight_specs, options.tensor);
+}
+
+}  // namespace
+
+Program Record(const engine::FamilySpec& family, const engine::ModelConfig& whole,
                const RecordOptions& options) {
+  const bool is_split = options.tensor.size > 1;
+  const engine::ModelConfig config =
+      is_split ? PartOfConfig(family, whole, options.tensor.size) : whole;
   TANDEM_CHECK(options.rows > 0 && options.row_length > 0 &&
                options.rows % options.row_length == 0);
 
@@ -487,10 +533,12 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& conf
     program.trained.push_back(true);
   }
 
+  if (is_split) SplitWeights(family, whole, options, &program);
   const engine::Weights weights = NamesOnly(base);
-  Recorder recorder(&program, options.lora, options);
+  Recorder recorder(&program, config, options.lora, options);
   family.forward(config, weights, recorder);
   TANDEM_CHECK(!program.nodes.empty() && program.nodes.back().op == OpKind::kCrossEntropy);
+  if (is_split) FindRuns(&program);
 
   RefuseLossWithoutRouters(program);
   if (options.remat.seq_chunk > 0) ChunkFeedForward(&program, options.remat.seq_chunk);

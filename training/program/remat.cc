@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
@@ -59,6 +60,9 @@ std::vector<unsigned> NameParts(const Program& program) {
       case OpKind::kLinear:
         if (parts[node.inputs[0]] == kContext) parts[node.outputs[0]] = kOut;
         if (is_activation[node.inputs[0]]) parts[node.outputs[0]] = kMlpWo;
+        break;
+      case OpKind::kSumRanks:  // the backward pass does not read a rank's part
+        parts[node.outputs[0]] = std::exchange(parts[node.inputs[0]], 0u);
         break;
       default:
         break;

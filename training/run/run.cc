@@ -138,34 +138,11 @@ class Run {
 
   // Returns whether the parameters now hold the initial weights.
   bool FindReference(bool resumes) {
-    if (parts_.trainer.parameters().shares_weights()) return FindSharedReference(resumes);
-    bool has_initial_weights = is_first() && FindReferenceHere(resumes);
-    if (ranks_ == nullptr) return has_initial_weights;
-    has_initial_weights = ranks_->AnyRank(has_initial_weights);
-    if (has_initial_weights && !is_first()) InitialWeights(parts_);
-    ShareReference(*ranks_, parts_, validation_ ? &*validation_ : nullptr);
-    return has_initial_weights;
-  }
-
-  // The first rank computes alone, with the weights of all ranks.
-  bool FindSharedReference(bool resumes) {
-    InitialWeights(parts_);
-    parts_.trainer.MastersChanged();
-    parts_.trainer.HoldWeights();
-    if (is_first()) FindReferenceHere(resumes, true);
-    ranks_->Barrier();
-    parts_.trainer.ReleaseWeights();
-    ShareReference(*ranks_, parts_, validation_ ? &*validation_ : nullptr);
-    return true;
-  }
-
-  bool FindReferenceHere(bool resumes, bool has_weights = false) {
     return PrepareReference({.parts = parts_,
                              .validation = validation_ ? &*validation_ : nullptr,
                              .dir = context_.dir,
                              .cache_dir = context_.cache_dir,
                              .resumes = resumes,
-                             .has_weights = has_weights,
                              .stop = context_.stop,
                              .report = [this](const std::string& what) { Report("message", what); },
                              .warn = [this](const std::string& what) { Warn(what); }});
@@ -192,9 +169,14 @@ class Run {
   void Announce() {
     if (!is_first()) return;
     if (ranks_ != nullptr) {
-      Report("message", std::to_string(ranks_->size()) + " ranks share each step: " +
-                            std::to_string(spec_.batches_per_step()) + " micro-batches of " +
-                            std::to_string(spec_.rows_per_batch()) + " rows");
+      Report("message",
+             std::to_string(ranks_->size()) +
+                 " ranks share each step: " + std::to_string(spec_.batches_per_step()) +
+                 " micro-batches of " + std::to_string(spec_.rows_per_batch()) + " rows" +
+                 (spec_.step_shape->tensor > 1
+                      ? ", each computed by " + std::to_string(spec_.step_shape->tensor) +
+                            " ranks with their parts of the matrices"
+                      : ""));
     }
     const Trainer& trainer = parts_.trainer;
     char base[64] = "";
@@ -226,7 +208,7 @@ class Run {
 
   void AnnounceData() {
     const OpenedData& data = parts_.data;
-    if (data.format != RowFormat::kPlain || data.is_prepared) {
+    if (data.format != RowFormat::kPlain || data.is_prepared || !data.kinds.empty()) {
       Report("message", Summary(spec_, data));
     }
     if (const std::string notice = SplitRowsNotice(data); !notice.empty()) {
@@ -507,11 +489,11 @@ TrainOutcome RunTraining(const TrainSpec& given, const JobContext& context, Coll
   TrainSpec spec = given;
   const int64_t size = ranks == nullptr ? 1 : ranks->size();
   const Mesh mesh = ResolveMesh(spec.parallel.mesh, size);
-  spec.step_shape = SplitStep(spec, mesh.data * mesh.fsdp, mesh.fsdp);
+  spec.step_shape = SplitStep(spec, mesh);
   RefuseWhatCannotFit(spec);
   if (ranks != nullptr) {
     CheckSameStart(*ranks, spec);
-    ranks->Arrange(static_cast<int>(mesh.fsdp));
+    ranks->Arrange(static_cast<int>(mesh.fsdp), static_cast<int>(mesh.tensor));
   }
   if (ranks == nullptr || ranks->is_first()) MakeDirectories(context.dir);
   const TrainOutcome outcome = Run(spec, context, ranks).Go();

@@ -1,6 +1,7 @@
 #include "training/run/run_checkpoint.h"
 
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -243,12 +244,16 @@ void ReadTensors(RunParts& parts, const FoundCheckpoint& found) {
 
 // As ReadTensors, on every rank; each keeps its parts.
 void ReadSharedTensors(RunParts& parts, const FoundCheckpoint& found) {
-  const bool is_there = fs::exists(found.dir);
+  std::error_code failed;
+  const bool is_there = fs::is_directory(found.dir, failed);
   if (parts.ranks->AnyRank(!is_there)) {
+    const std::string local = parts.spec.checkpoint.local_dir.string();
+    const bool is_local = !local.empty() && found.dir.string().starts_with(local);
     throw Error(ErrorCode::kFailedPrecondition,
                 found.dir.string() + (is_there ? ": another rank" : ": this rank") +
-                    " cannot read it: with ici_fsdp_parallelism, base_output_directory must be a "
-                    "directory that all hosts share");
+                    " cannot read it: with ici_fsdp_parallelism or ici_tensor_parallelism, " +
+                    (is_local ? "checkpoint.local_directory" : "base_output_directory") +
+                    " must be a directory that all hosts share");
   }
   ReadTensors(parts, found);
   RestoreMoments(parts.trainer.parameters(), TensorFiles::Open(found.dir, "optim"),
@@ -268,14 +273,15 @@ void ScatterIfSharded(RunParts& parts, const FoundCheckpoint& found) {
 RunProgress RestoreRun(RunParts& parts, const FoundCheckpoint& found, const WarnFunction& warn) {
   const std::string source = (found.dir / "train_state.json").string();
   std::string text;
-  const bool shares_weights = parts.trainer.parameters().shares_weights();
+  const ParameterStore& parameters = parts.trainer.parameters();
+  const bool has_parts = parameters.shares_weights() || parameters.tensor().is_split();
   if (parts.is_first_rank()) {
     text = engine::ReadWholeFile(source, kMaxStateBytes);
     CheckSameRun(parts, found, engine::ParseUntrustedJson(text, source), source, warn);
-    if (!shares_weights) ReadTensors(parts, found);
+    if (!has_parts) ReadTensors(parts, found);
   }
   if (parts.ranks != nullptr) text = parts.ranks->BroadcastText(text, 0);
-  if (shares_weights) {
+  if (has_parts) {
     ReadSharedTensors(parts, found);
   } else if (parts.ranks != nullptr) {
     // The first rank's disk may be its own.

@@ -1,7 +1,9 @@
 #include "training/run/run_reference.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -173,6 +175,47 @@ class Progress {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+// The next micro-batch; the same ones on all ranks. Absent after the last one.
+using NextBatch = std::function<std::optional<MicroBatch>()>;
+using UseValues =
+    std::function<void(const MicroBatch& batch, std::span<const PairLogProbs> values)>;
+
+// Ranks compute the batches in rounds, each rank (with those that share its matrices) one of a
+// round. All ranks get the values of all batches, in order. A rank waits for the others after each
+// round, so never for longer than a batch takes. Returns false after a stop request to any rank.
+bool ComputeTogether(const ReferenceJob& job, const NextBatch& next, const UseValues& use) {
+  constexpr auto kRows = Collectives::Group::kRows;
+  Collectives* const ranks = job.parts.ranks;
+  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size_of(kRows));
+  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank_in(kRows));
+  while (true) {
+    const bool stops = job.stop.stop_requested();
+    if (ranks == nullptr ? stops : ranks->AnyRank(stops)) return false;
+    std::vector<MicroBatch> round;
+    size_t most = 0;
+    while (round.size() < size) {
+      auto batch = next();
+      if (!batch) break;
+      most = std::max(most, batch->pairs.size());
+      round.push_back(std::move(*batch));
+    }
+    if (round.empty()) return true;
+    // Ranks that share weights run equally often: those without a batch compute the last one too.
+    std::vector<PairLogProbs> values =
+        LogProbsOfPairs(job.parts.trainer.executor(), round[std::min(rank, round.size() - 1)]);
+    if (ranks != nullptr) {
+      values.resize(most);
+      std::vector<PairLogProbs> all(most * size);
+      ranks->AllGather(std::as_bytes(std::span(values)), std::as_writable_bytes(std::span(all)),
+                       kRows);
+      values = std::move(all);
+    }
+    for (size_t i = 0; i < round.size(); ++i) {
+      use(round[i], std::span(values).subspan(i * most, round[i].pairs.size()));
+    }
+  }
+}
+
 // Log-probabilities of all training pairs, in source order; absent after a stop request.
 std::optional<std::vector<PairLogProbs>> ComputeTrain(const ReferenceJob& job) {
   RunParts& parts = job.parts;
@@ -182,37 +225,45 @@ std::optional<std::vector<PairLogProbs>> ComputeTrain(const ReferenceJob& job) {
   options.shuffle = false;
   options.n_epochs = 1;
   Packer packer(options, [&](int64_t i) { return parts.data.source->Make(i); });
-  std::vector<PairLogProbs> values(static_cast<size_t>(n));
-  Progress progress(job, n);
-  int64_t done = 0;
   PackedRow row;
   bool more = packer.Next(&row);
-  while (more) {
-    if (job.stop.stop_requested()) return std::nullopt;
+  const auto next = [&]() -> std::optional<MicroBatch> {
+    if (!more) return std::nullopt;
     MicroBatch batch;
     for (int64_t r = 0; r < parts.spec.rows_per_batch(); ++r) {
       batch.Append(more ? row : PaddingRow(options.row_length, options.pad, options.max_sequence));
       more = more && packer.Next(&row);
     }
-    const auto logprobs = LogProbsOfPairs(parts.trainer.executor(), batch);
+    return batch;
+  };
+  std::vector<PairLogProbs> values(static_cast<size_t>(n));
+  Progress progress(job, n);
+  int64_t done = 0;
+  const auto use = [&](const MicroBatch& batch, std::span<const PairLogProbs> logprobs) {
     for (size_t i = 0; i < logprobs.size(); ++i) {
       values[static_cast<size_t>(batch.pairs[i].index)] = logprobs[i];
     }
     done += static_cast<int64_t>(logprobs.size());
     progress.Done(done);
-  }
+  };
+  if (!ComputeTogether(job, next, use)) return std::nullopt;
   TANDEM_CHECK(done == n);
   return values;
 }
 
 // Log-probabilities of the validation pairs, in batch order; absent after a stop request.
 std::optional<std::vector<PairLogProbs>> ComputeEval(const ReferenceJob& job) {
+  const std::span<const MicroBatch> batches = std::as_const(*job.validation).batches();
+  size_t i = 0;
+  const auto next = [&]() -> std::optional<MicroBatch> {
+    if (i == batches.size()) return std::nullopt;
+    return batches[i++];
+  };
   std::vector<PairLogProbs> values;
-  for (const MicroBatch& batch : job.validation->batches()) {
-    if (job.stop.stop_requested()) return std::nullopt;
-    const auto logprobs = LogProbsOfPairs(job.parts.trainer.executor(), batch);
+  const auto use = [&](const MicroBatch&, std::span<const PairLogProbs> logprobs) {
     values.insert(values.end(), logprobs.begin(), logprobs.end());
-  }
+  };
+  if (!ComputeTogether(job, next, use)) return std::nullopt;
   return values;
 }
 
@@ -237,65 +288,95 @@ void GiveTo(std::span<MicroBatch> batches, std::span<const PairLogProbs> values)
                   "adapter or precision); choose another run_name, or set checkpoint.resume=false");
 }
 
+// The values on disk and what they belong to, on the first rank.
+class Files {
+ public:
+  explicit Files(const ReferenceJob& job)
+      : job_(job),
+        train_path_(job.dir / "reference" / "train"),
+        eval_path_(job.dir / "reference" / "eval"),
+        train_{WeightsIdentity(job), TrainPairs(job.parts)},
+        eval_{train_.weights, job.validation ? EvalPairs(*job.validation) : ""} {}
+
+  std::optional<std::vector<PairLogProbs>> ReadTrain() const {
+    auto values = ReadOne(train_path_, train_, static_cast<size_t>(job_.parts.data.source->size()));
+    if (job_.resumes && !values) {
+      job_.warn("the reference is computed again, with the weights of the spec");
+    }
+    return values;
+  }
+  std::optional<std::vector<PairLogProbs>> ReadEval() const {
+    return ReadOne(eval_path_, eval_, CountPairs(job_.validation));
+  }
+  void WriteTrain(const std::vector<PairLogProbs>& values) const {
+    Write(train_path_, {train_, values});
+  }
+  void WriteEval(const std::vector<PairLogProbs>& values) const {
+    Write(eval_path_, {eval_, values});
+  }
+
+ private:
+  std::optional<std::vector<PairLogProbs>> ReadOne(const fs::path& path, const Identity& ours,
+                                                   size_t n) const {
+    std::optional<Stored> stored = Read(path, n, job_.warn);
+    if (!stored) return std::nullopt;
+    if (stored->identity == ours) return std::move(stored->values);
+    if (job_.resumes && stored->identity.weights != ours.weights) ThrowOtherWeights(path);
+    if (job_.resumes) {
+      job_.warn(path.string() + ": the pairs have changed; the reference is computed again");
+    }
+    return std::nullopt;
+  }
+
+  const ReferenceJob& job_;
+  const fs::path train_path_;
+  const fs::path eval_path_;
+  const Identity train_;
+  const Identity eval_;
+};
+
+// Gives the first rank's values to all ranks; false: it has none.
+bool Share(Collectives* ranks, std::optional<std::vector<PairLogProbs>>* values) {
+  if (ranks == nullptr) return values->has_value();
+  double n = *values ? static_cast<double>((*values)->size()) : -1;
+  n = ranks->AllGather({&n, 1}).front();
+  if (n < 0) return false;
+  if (!*values) values->emplace(static_cast<size_t>(n));
+  ranks->Broadcast(std::as_writable_bytes(std::span(**values)), 0);
+  return true;
+}
+
 }  // namespace
 
 bool PrepareReference(const ReferenceJob& job) {
-  const fs::path train_path = job.dir / "reference" / "train";
-  const fs::path eval_path = job.dir / "reference" / "eval";
-  const auto n = static_cast<size_t>(job.parts.data.source->size());
-  const Identity train{WeightsIdentity(job), TrainPairs(job.parts)};
-  const Identity eval{train.weights, job.validation ? EvalPairs(*job.validation) : ""};
-  std::optional<Stored> stored = Read(train_path, n, job.warn);
-  std::optional<Stored> stored_eval;
-  if (job.validation) stored_eval = Read(eval_path, CountPairs(job.validation), job.warn);
-
-  const auto check = [&](std::optional<Stored>* one, const Identity& ours, const fs::path& path) {
-    if (!*one || (*one)->identity == ours) return;
-    if (job.resumes && (*one)->identity.weights != ours.weights) ThrowOtherWeights(path);
-    if (job.resumes)
-      job.warn(path.string() + ": the pairs have changed; the reference is computed again");
-    one->reset();
-  };
-  check(&stored, train, train_path);
-  check(&stored_eval, eval, eval_path);
-
-  if (job.resumes && !stored) {
-    job.warn("the reference is computed again, with the weights of the spec");
+  std::optional<Files> files;
+  std::optional<std::vector<PairLogProbs>> train;
+  std::optional<std::vector<PairLogProbs>> eval;
+  if (job.parts.is_first_rank()) {
+    files.emplace(job);
+    train = files->ReadTrain();
+    if (job.validation) eval = files->ReadEval();
   }
-  const bool must_compute = !stored || (job.validation && !stored_eval);
-  if (must_compute && !job.has_weights) {
+  const bool has_train = Share(job.parts.ranks, &train);
+  const bool has_eval = !job.validation || Share(job.parts.ranks, &eval);
+  const bool must_compute = !has_train || !has_eval;
+  if (must_compute) {
     InitialWeights(job.parts);
     job.parts.trainer.MastersChanged();
   }
-  if (!stored) {
-    auto values = ComputeTrain(job);
-    if (!values) return must_compute;
-    stored = Stored{train, std::move(*values)};
-    Write(train_path, *stored);
+  if (!has_train) {
+    train = ComputeTrain(job);
+    if (!train) return must_compute;
+    if (files) files->WriteTrain(*train);
   }
-  if (job.validation && !stored_eval) {
-    auto values = ComputeEval(job);
-    if (!values) return must_compute;
-    stored_eval = Stored{eval, std::move(*values)};
-    Write(eval_path, *stored_eval);
+  if (!has_eval) {
+    eval = ComputeEval(job);
+    if (!eval) return must_compute;
+    if (files) files->WriteEval(*eval);
   }
-  if (job.validation) GiveTo(job.validation->batches(), stored_eval->values);
-  job.parts.reference = std::move(stored->values);
+  if (job.validation) GiveTo(job.validation->batches(), *eval);
+  job.parts.reference = std::move(*train);
   return must_compute;
-}
-
-void ShareReference(Collectives& ranks, RunParts& parts, ValidationSet* validation) {
-  auto n = static_cast<double>(parts.reference.size());
-  n = ranks.AllGather({&n, 1}).front();
-  parts.reference.resize(static_cast<size_t>(n));
-  ranks.Broadcast(std::as_writable_bytes(std::span(parts.reference)), 0);
-  if (validation == nullptr) return;
-  std::vector<PairLogProbs> values;
-  for (const MicroBatch& batch : validation->batches()) {
-    for (const PairRows& pair : batch.pairs) values.push_back(pair.reference);
-  }
-  ranks.Broadcast(std::as_writable_bytes(std::span(values)), 0);
-  GiveTo(validation->batches(), values);
 }
 
 }  // namespace tandem::training

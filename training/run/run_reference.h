@@ -20,7 +20,6 @@ struct ReferenceJob {
   std::filesystem::path dir;            // of the run
   std::filesystem::path cache_dir;      // of hashes; may be empty
   bool resumes = false;                 // trained weights will be restored later
-  bool has_weights = false;             // the parameters hold the initial weights already
   std::stop_token stop;
   std::function<void(const std::string&)> report;
   std::function<void(const std::string&)> warn;
@@ -28,11 +27,9 @@ struct ReferenceJob {
 
 // Reads or computes the reference and stores it in parts.reference and in the batches of
 // `validation`. Returns whether it had to set the parameters to the initial weights for computing.
-// On a stop request it leaves parts.reference empty and writes no partial file. Throws
+// On a stop request it leaves parts.reference empty and writes no partial file. All ranks call it
+// and get the same result: the first one reads and writes files, and all compute. Throws
 // kInvalidArgument when the resumed run began with other weights than the spec names now.
 bool PrepareReference(const ReferenceJob& job);
-
-// Gives the first rank's reference to all ranks.
-void ShareReference(Collectives& ranks, RunParts& parts, ValidationSet* validation);
 
 }  // namespace tandem::training

@@ -12,13 +12,24 @@ namespace tandem::training {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+// Weights of deleted checkpoints, beside the checkpoints.
+fs::path ParametersDir(const fs::path& checkpoints) {
+  return checkpoints.parent_path() / "parameters";
+}
+
+constexpr const char* kStoragePlace = "base_output_directory";
+constexpr const char* kLocalPlace = "checkpoint.local_directory";
+
+}  // namespace
+
 RunSaver::RunSaver(RunParts& parts, const fs::path& dir, Reports reports)
     : parts_(parts), reports_(std::move(reports)) {
   if (!parts.is_first_rank()) return;
   store_.emplace(dir, parts.spec.checkpoint.keep);
   if (parts.spec.checkpoint.keep_parameters) {
-    store_->KeepParameters(dir.parent_path() / "parameters",
-                           {"optim.safetensors", "optim-", "train_state.json"});
+    store_->KeepParameters(ParametersDir(dir), {"optim.safetensors", "optim-", "train_state.json"});
   }
   writer_.emplace(*store_);
   if (!parts.spec.checkpoint.local_dir.empty()) OpenLocalStore(dir);
@@ -65,11 +76,11 @@ std::optional<FoundCheckpoint> RunSaver::BeginHere() {
   if (parts_.spec.checkpoint.resume) {
     std::vector<std::string> unusable;
     if (auto found = FindHere(&unusable)) return found;
-    if (unusable.empty()) return std::nullopt;
-    if (parts_.spec.checkpoint.on_unreadable == OnUnreadable::kError) ThrowUnusable(unusable);
+    const bool may_restart = parts_.spec.checkpoint.on_unreadable != OnUnreadable::kError;
+    if (!unusable.empty() && !may_restart) ThrowUnusable(unusable);
   }
   if (local_) local_->Clear(INT64_MAX);
-  if (const fs::path aside = store_->SetAside(); !aside.empty()) {
+  if (const fs::path aside = store_->SetAside(ParametersDir(store_->dir())); !aside.empty()) {
     reports_.warn("checkpoints of an earlier run are now in " + aside.string());
   }
   return std::nullopt;
@@ -103,6 +114,13 @@ void RunSaver::Saved(const fs::path& checkpoint) {
     local_->Clear(std::stoll(checkpoint.filename().string()));  // of no use any more
   }
   reports_.saved(checkpoint);
+  for (auto* store : {&store_, &local_}) {
+    const std::string fault = *store ? (*store)->TakeFault() : "";
+    if (fault.empty()) continue;
+    reports_.warn(
+        checkpoint.string() +
+        " is saved; the work after it failed and is tried again at the next save: " + fault);
+  }
 }
 
 void RunSaver::Take(Wait wait) {
@@ -115,9 +133,10 @@ void RunSaver::Take(Wait wait) {
   });
 }
 
-void RunSaver::SaveTogether(const RunProgress& progress, CheckpointStore* store) {
+void RunSaver::SaveTogether(const RunProgress& progress, CheckpointStore* store,
+                            const char* place) {
   Take(Wait::kYes);
-  SharedFiles files(parts_, true);
+  SharedFiles files(parts_, true, place);
   Guarded(reports_.warn, "saving a checkpoint", [&] {
     files.WriteAll([&](const SharedFiles::Write& write) {
       CheckpointContents contents = TextsOf(parts_, progress);
@@ -128,7 +147,9 @@ void RunSaver::SaveTogether(const RunProgress& progress, CheckpointStore* store)
 }
 
 void RunSaver::SaveLocally(const RunProgress& progress) {
-  if (WritesTogether(parts_)) return SaveTogether(progress, local_ ? &*local_ : nullptr);
+  if (WritesTogether(parts_)) {
+    return SaveTogether(progress, local_ ? &*local_ : nullptr, kLocalPlace);
+  }
   GatheredMoments moments;
   if (parts_.trainer.parameters().shard().size > 1) {
     moments = GatherMoments(*parts_.ranks, parts_.trainer.parameters());
@@ -142,7 +163,9 @@ void RunSaver::SaveLocally(const RunProgress& progress) {
 }
 
 void RunSaver::Save(const RunProgress& progress, Wait wait) {
-  if (WritesTogether(parts_)) return SaveTogether(progress, store_ ? &*store_ : nullptr);
+  if (WritesTogether(parts_)) {
+    return SaveTogether(progress, store_ ? &*store_ : nullptr, kStoragePlace);
+  }
   GatheredMoments moments;
   if (parts_.trainer.parameters().shard().size > 1) {
     moments = GatherMoments(*parts_.ranks, parts_.trainer.parameters());

@@ -59,8 +59,8 @@ class RunSaver {
   // All ranks get the first rank's.
   std::optional<FoundCheckpoint> Shared(std::optional<FoundCheckpoint> found);
   [[noreturn]] void ThrowUnusable(const std::vector<std::string>& unusable) const;
-  // All ranks write. `store` is null except on the first rank.
-  void SaveTogether(const RunProgress& progress, CheckpointStore* store);
+  // All ranks write. `store` is null except on the first rank. `place` is the key of its directory.
+  void SaveTogether(const RunProgress& progress, CheckpointStore* store, const char* place);
   void OpenLocalStore(const std::filesystem::path& dir);
   void Saved(const std::filesystem::path& checkpoint);
 

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <system_error>
+#include <utility>
 
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
@@ -37,7 +39,9 @@ std::string HostName() {
 
 bool WritesTogether(const RunParts& parts) {
   if (parts.ranks == nullptr || parts.ranks->size() == 1) return false;
-  return parts.spec.checkpoint.sharded || parts.trainer.parameters().shares_weights();
+  const ParameterStore& parameters = parts.trainer.parameters();
+  return parts.spec.checkpoint.sharded || parameters.shares_weights() ||
+         parameters.tensor().is_split();
 }
 
 std::vector<SharedFile> DivideIntoFiles(const std::string& kind, const std::vector<int64_t>& bytes,
@@ -64,8 +68,8 @@ struct SharedFiles::Content {
   std::vector<std::vector<std::byte>> bytes;
 };
 
-SharedFiles::SharedFiles(const RunParts& parts, bool with_state)
-    : parts_(parts), weights_(ListExported(parts.trainer.parameters())) {
+SharedFiles::SharedFiles(const RunParts& parts, bool with_state, std::string place)
+    : parts_(parts), place_(std::move(place)), weights_(ListExported(parts.trainer.parameters())) {
   // The parts of the state are only read.
   auto& parameters = const_cast<ParameterStore&>(parts.trainer.parameters());
   const auto width = static_cast<int64_t>(engine::DTypeBytes(parameters.dtype()));
@@ -80,11 +84,12 @@ SharedFiles::SharedFiles(const RunParts& parts, bool with_state)
   weight_files_ = DivideIntoFiles(KindOf(WeightsFile(parts)), sizes, writers, most);
   if (!with_state) return;
   for (engine::NamedTensor& tensor : parameters.OptimizerTensors()) {
-    state_.push_back({std::move(tensor), {}, {}});
+    state_.push_back({std::move(tensor), 0, {}, {}});
   }
-  if (parameters.shard().size > 1) {
+  if (parameters.shard().size > 1 || parameters.tensor().is_split()) {
     for (ParameterStore::MomentPart& part : parameters.MomentParts()) {
-      state_.push_back({{part.name, {nullptr, part.dtype, part.shape}}, part.own, part.part_bytes});
+      state_.push_back(
+          {{part.name, {nullptr, part.dtype, part.shape}}, part.weight, part.own, part.part_bytes});
     }
   }
   sizes.clear();
@@ -109,21 +114,25 @@ std::vector<std::byte> SharedFiles::GatherWeight(size_t weight, int root) const 
   const ParameterStore& parameters = parts_.trainer.parameters();
   const bool is_root = parts_.ranks->rank() == root;
   const std::span<const std::byte> own = parameters.MasterPart(weight);
-  if (!parameters.shares_weights() || !parameters.trained()[weight]) {
+  const bool is_shared = parameters.shares_weights() && parameters.trained()[weight];
+  if (!is_shared && !parameters.tensor().is_split()) {
     return is_root ? parameters.ExportSource(weight) : std::vector<std::byte>();
   }
+  const size_t width = engine::DTypeBytes(parameters.dtype());
   std::vector<int64_t> part_bytes;
-  for (int rank = 0; rank < parameters.shard().size; ++rank) {
+  for (int rank = 0; is_shared && rank < parameters.shard().size; ++rank) {
     const auto [begin, end] = parameters.OwnRange(weight, rank);
-    part_bytes.push_back((end - begin) *
-                         static_cast<int64_t>(engine::DTypeBytes(parameters.dtype())));
+    part_bytes.push_back((end - begin) * static_cast<int64_t>(width));
   }
+  if (!is_shared) part_bytes.push_back(static_cast<int64_t>(own.size()));
   std::vector<std::byte> whole;
-  if (is_root) {
-    whole.resize(
-        static_cast<size_t>(std::accumulate(part_bytes.begin(), part_bytes.end(), int64_t{0})));
+  const engine::WeightSpec& spec = parameters.whole_specs()[weight];
+  if (is_root) whole.resize(static_cast<size_t>(spec.n * spec.k) * width);
+  if (parameters.tensor().is_split()) {
+    GatherWhole(*parts_.ranks, root, parameters, weight, width, own, part_bytes, whole.data());
+  } else {
+    GatherParts(*parts_.ranks, root, own, part_bytes, whole.data());
   }
-  GatherParts(*parts_.ranks, root, own, part_bytes, whole.data());
   return is_root ? parameters.ExportSource(weight, whole) : whole;
 }
 
@@ -136,7 +145,13 @@ void SharedFiles::Collect(const SharedFile& file, bool is_state, Content* conten
       engine::NamedTensor tensor = state.tensor;
       if (!state.part_bytes.empty()) {
         auto& bytes = content->bytes.emplace_back(is_writer ? tensor.view.bytes() : 0);
-        GatherParts(*parts_.ranks, file.writer, state.own, state.part_bytes, bytes.data());
+        if (parameters.tensor().is_split()) {
+          GatherWhole(*parts_.ranks, file.writer, parameters, state.weight,
+                      engine::DTypeBytes(tensor.view.dtype), state.own, state.part_bytes,
+                      bytes.data());
+        } else {
+          GatherParts(*parts_.ranks, file.writer, state.own, state.part_bytes, bytes.data());
+        }
         tensor.view.data = bytes.data();
       }
       content->tensors.push_back(std::move(tensor));
@@ -155,15 +170,27 @@ void SharedFiles::Collect(const SharedFile& file, bool is_state, Content* conten
   }
 }
 
-// What a rank tells the first one: the files that it wrote, or why it could not.
-std::vector<CheckpointFile> SharedFiles::WriteMine(const fs::path& directory) {
+void SharedFiles::CheckIsShared(const fs::path& directory) const {
   Collectives& ranks = *parts_.ranks;
-  ordered_json mine = {{"files", ordered_json::array()}, {"fault", ""}};
-  if (!fs::exists(directory)) {
-    mine["fault"] = "rank " + std::to_string(ranks.rank()) + " on " + HostName() + " has no " +
-                    directory.string() +
-                    ": base_output_directory must be a directory that all hosts share";
+  std::error_code failed;
+  const bool is_there = fs::is_directory(directory, failed);
+  std::string fault;
+  if (!is_there) {
+    fault = "rank " + std::to_string(ranks.rank()) + " on " + HostName() + " has no " +
+            directory.string() + ": " + place_ +
+            " must be a directory that all hosts share, because all ranks write to it "
+            "(checkpoint.sharded, ici_fsdp_parallelism)";
   }
+  for (const std::string& text : ranks.AllGatherText(fault)) {
+    if (!text.empty()) throw Error(ErrorCode::kIo, text);
+  }
+}
+
+std::vector<CheckpointFile> SharedFiles::WriteMine(const fs::path& directory) {
+  CheckIsShared(directory);
+  Collectives& ranks = *parts_.ranks;
+  // What a rank tells the others: the files that it wrote, or why it could not.
+  ordered_json mine = {{"files", ordered_json::array()}, {"fault", ""}};
   const auto write = [&](const std::vector<SharedFile>& files, bool is_state) {
     std::map<std::string, std::string> metadata = {{"format", "pt"}};
     if (!is_state && parts_.is_adapter()) metadata = AdapterMetadata(parts_);

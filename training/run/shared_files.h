@@ -33,29 +33,35 @@ std::vector<SharedFile> DivideIntoFiles(const std::string& kind, const std::vect
 // A rank holds one file at a time. Borrows the parts.
 class SharedFiles {
  public:
-  SharedFiles(const RunParts& parts, bool with_state);
+  // `place` is the key of the directory that WriteAll's directories lie in, for its errors.
+  SharedFiles(const RunParts& parts, bool with_state, std::string place = "base_output_directory");
 
   // The index of several weight files, for the directory of a model; else empty.
   std::map<std::string, std::string> texts() const;
 
   // Calls `publish` on the first rank, with a function that makes all ranks write their files to a
-  // directory. Throws there what `publish` or a rank's writing throws. All ranks call it.
+  // directory. Throws there what `publish` or a rank's writing throws, and kIo before anything
+  // moves when a rank does not have the directory. All ranks call it.
   using Write = std::function<std::vector<CheckpointFile>(const std::filesystem::path& directory)>;
   void WriteAll(const std::function<void(const Write& write)>& publish);
 
  private:
   struct State {
     engine::NamedTensor tensor;  // whole on this rank, unless there are part_bytes
+    size_t weight = 0;
     std::span<const std::byte> own;
     std::vector<int64_t> part_bytes;
   };
   struct Content;
   std::vector<CheckpointFile> WriteMine(const std::filesystem::path& directory);
+  // Throws on all ranks when one does not have the directory.
+  void CheckIsShared(const std::filesystem::path& directory) const;
   // Gathers a file's tensors on its writer.
   void Collect(const SharedFile& file, bool is_state, Content* content) const;
   std::vector<std::byte> GatherWeight(size_t weight, int root) const;
 
   const RunParts& parts_;
+  const std::string place_;
   std::vector<ExportedTensor> weights_;
   std::vector<State> state_;
   std::vector<SharedFile> weight_files_;

@@ -171,6 +171,12 @@ PreparedData PrepareData(const TrainSpec& spec, const ModelFiles& files, ThreadP
     throw Error(ErrorCode::kInvalidArgument,
                 "pairs (kind train.dpo) cannot be prepared: name their rows in data.train");
   }
+  if (split == DataSplit::kTrain && !spec.data.mixture_weights.empty()) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        "data.mixture_weights: a prepared file has no parts: prepare each path of data.train "
+        "on its own, and mix the prepared files");
+  }
   TrainSpec whole = spec;
   whole.data.overflow = Overflow::kSplit;  // the run cuts long samples itself
   TokWriter writer(out, IdentityOf(spec, files));

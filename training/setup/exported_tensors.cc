@@ -35,7 +35,7 @@ int64_t SharedFileBytes(int64_t all, int64_t writers, int64_t most) {
 }
 
 std::vector<ExportedTensor> ListExported(const ParameterStore& parameters) {
-  const std::vector<engine::WeightSpec>& specs = parameters.specs();
+  const std::vector<engine::WeightSpec>& specs = parameters.whole_specs();
   const auto stacked = engine::StackedTensorsOf(specs, true);
   std::vector<bool> is_member(specs.size(), false);
   for (const auto& [name, tensor] : stacked) {
@@ -60,7 +60,7 @@ std::vector<std::byte> BytesOf(const ParameterStore& parameters, const ExportedT
   const engine::ConstTensorView view{nullptr, parameters.dtype(), tensor.shape};
   std::vector<std::byte> whole(static_cast<size_t>(view.elements()) * width);
   for (const engine::StackedTensor::Member& member : tensor.members) {
-    PlaceMember(parameters.specs()[member.spec], member.part, tensor.shape, width,
+    PlaceMember(parameters.whole_specs()[member.spec], member.part, tensor.shape, width,
                 source(member.spec), &whole);
   }
   return whole;

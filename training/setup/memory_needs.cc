@@ -11,6 +11,7 @@
 #include "training/setup/lora_base.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
+#include "training/step/base_parts.h"
 #include "training/step/unit_schedule.h"
 
 namespace tandem::training {
@@ -25,15 +26,25 @@ constexpr int64_t kProcessBytes = 64 << 20;
 // The weights that a run owns: the model's, or the adapter's on top of a base.
 struct OwnedWeights {
   std::vector<WeightSpec> specs;
+  std::vector<WeightSpec> whole_specs;  // of which a tensor split gives a rank `specs`
   std::vector<bool> trained;
   int64_t base_bytes = 0;
   bool base_in_blocks = false;
 };
 
+// The family's weights, or a rank's parts of them.
+std::vector<WeightSpec> PartsOfWeights(const TrainSpec& spec, const ModelFiles& files) {
+  const int64_t tensor = spec.step_shape ? spec.step_shape->tensor : 1;
+  if (tensor == 1) return files.family->list_weights(files.config);
+  return files.family->list_weights(
+      PartOfConfig(*files.family, files.config, static_cast<int>(tensor)));
+}
+
 OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
-                     const std::vector<WeightSpec>& adapters) {
+                     const std::vector<LoraTarget>& targets) {
   OwnedWeights owned;
-  std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  const std::vector<WeightSpec> weights = files.family->list_weights(files.config);
+  std::vector<WeightSpec> parts = PartsOfWeights(spec, files);
   if (spec.lora.enable) {
     const auto dir = engine::ModelDir::Open(spec.model.load_parameters_path);
     const auto outline = engine::OutlineModel(dir, BaseLoadOptions(spec, dir, weights));
@@ -41,76 +52,127 @@ OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
     owned.base_in_blocks =
         std::any_of(outline.types.blocks.begin(), outline.types.blocks.end(),
                     [](engine::BlockFormat block) { return block != engine::BlockFormat::kNone; });
-    owned.specs = adapters;
+    owned.base_bytes += BasePartBytes(weights, parts, outline.types);
+    owned.specs = LoraSpecs(parts, targets);
+    owned.whole_specs = LoraSpecs(weights, targets);
   } else {
     owned.trained = TrainedWeights(spec, files, weights);
-    owned.specs = std::move(weights);
+    owned.specs = std::move(parts);
+    owned.whole_specs = weights;
   }
   if (owned.trained.empty()) owned.trained.assign(owned.specs.size(), true);
   return owned;
 }
 
-// Mirrors the allocations of ParameterStore.
-std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights& owned) {
-  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-  int64_t masters = 0;
+// State of all trained weights, or of all frozen ones, before ranks divide it. Mirrors the
+// allocations of ParameterStore.
+struct StateBytes {
+  int64_t masters = 0;  // whole, or in two halves
+  int64_t low = 0;      // of these, the low halves
   int64_t panels = 0;
+  // Of trained weights only.
   int64_t gradients = 0;
   int64_t moments = 0;
   int64_t average = 0;
-  for (size_t i = 0; i < owned.specs.size(); ++i) {
-    const WeightSpec& weight = owned.specs[i];
+
+  // What a checkpoint stores beside the weights.
+  int64_t of_optimizer() const { return low + moments + average; }
+};
+
+StateBytes StateOf(const TrainSpec& spec, const OwnedWeights& owned,
+                   const std::vector<WeightSpec>& specs, bool trained) {
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+  StateBytes bytes;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    if (owned.trained[i] != trained) continue;
+    const WeightSpec& weight = specs[i];
     const int64_t elements = weight.n * weight.k;
-    masters += elements * kFloat;  // whole, or in two halves
-    panels += weight.kind == WeightKind::kVector
-                  ? elements * kFloat
-                  : engine::PanelBytes(spec.compute, weight.n, weight.k);
-    if (!owned.trained[i]) continue;
-    gradients += elements * kFloat;
-    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(weight)), elements);
-    if (spec.train.optimizer.ema_decay > 0) average += elements * kFloat;
+    bytes.masters += elements * kFloat;
+    bytes.panels += weight.kind == WeightKind::kVector
+                        ? elements * kFloat
+                        : engine::PanelBytes(spec.compute, weight.n, weight.k);
+    if (!trained) continue;
+    if (spec.compute == engine::DType::kBF16) bytes.low += elements * kFloat / 2;
+    bytes.gradients += elements * kFloat;
+    bytes.moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(weight)), elements);
+    if (spec.train.optimizer.ema_decay > 0) bytes.average += elements * kFloat;
   }
-  if (spec.parallel.shard_optimizer && spec.step_shape) {
-    const int64_t ranks = spec.step_shape->ranks;
-    moments = (moments + ranks - 1) / ranks;
+  return bytes;
+}
+
+// Ranks that share the rows; of these, those that share the parameters; ranks with parts of
+// matrices.
+int64_t RanksOf(const TrainSpec& spec) { return spec.step_shape ? spec.step_shape->ranks : 1; }
+int64_t FsdpOf(const TrainSpec& spec) { return spec.step_shape ? spec.step_shape->fsdp : 1; }
+int64_t TensorOf(const TrainSpec& spec) { return spec.step_shape ? spec.step_shape->tensor : 1; }
+int64_t AllRanksOf(const TrainSpec& spec) { return RanksOf(spec) * TensorOf(spec); }
+
+// As in shared_files.h.
+bool WriteTogether(const TrainSpec& spec) {
+  return AllRanksOf(spec) > 1 &&
+         (spec.checkpoint.sharded || FsdpOf(spec) > 1 || TensorOf(spec) > 1);
+}
+
+std::vector<MemoryClass> StateClasses(const TrainSpec& spec, const OwnedWeights& owned) {
+  const StateBytes frozen = StateOf(spec, owned, owned.specs, false);  // whole on every rank
+  StateBytes state = StateOf(spec, owned, owned.specs, true);
+  const auto part = [](int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; };
+  if (spec.parallel.shard_optimizer) state.moments = part(state.moments, RanksOf(spec));
+  const int64_t fsdp = FsdpOf(spec);
+  for (int64_t* bytes :
+       {&state.masters, &state.panels, &state.gradients, &state.moments, &state.average}) {
+    *bytes = part(*bytes, fsdp);
   }
-  const int64_t fsdp = spec.step_shape ? spec.step_shape->fsdp : 1;
-  const auto part = [fsdp](int64_t bytes) { return (bytes + fsdp - 1) / fsdp; };
-  for (int64_t* bytes : {&masters, &panels, &gradients, &moments, &average}) *bytes = part(*bytes);
   // The tree of world_invariant keeps one gradient per level.
   if (spec.parallel.world_invariant > 1) {
-    gradients *= std::bit_width(static_cast<uint64_t>(spec.parallel.world_invariant));
+    state.gradients *= std::bit_width(static_cast<uint64_t>(spec.parallel.world_invariant));
   }
   std::vector<MemoryClass> classes;
   if (spec.lora.enable) classes.push_back({"base", owned.base_bytes});
-  classes.insert(
-      classes.end(),
-      {{"masters", masters}, {"weights", panels}, {"gradients", gradients}, {"moments", moments}});
-  if (average > 0) classes.push_back({"average", average});
+  classes.insert(classes.end(), {{"masters", frozen.masters + state.masters},
+                                 {"weights", frozen.panels + state.panels},
+                                 {"gradients", state.gradients},
+                                 {"moments", state.moments}});
+  if (state.average > 0) classes.push_back({"average", state.average});
   if (fsdp > 1) {
     const UnitNeeds units = UnitNeedsOf(owned.specs, owned.trained, spec.compute);
-    classes.push_back({"gathered", units.bytes() - part(units.bytes())});
+    classes.push_back({"gathered", units.bytes() - part(units.bytes(), fsdp)});
   }
   return classes;
 }
 
-// Bytes of the export that a checkpoint writes. Ranks that write together hold a file at a time, of
-// weights or of moments.
+// Bytes of the export that a checkpoint writes: copies of the weights, and state that is in parts
+// on the ranks. Ranks that write together hold a file at a time, of weights or of state.
 int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
-  int64_t bytes = 0;
-  int64_t moments = 0;
-  for (size_t i = 0; i < owned.specs.size(); ++i) {
-    const int64_t elements = owned.specs[i].n * owned.specs[i].k;
-    bytes += elements * static_cast<int64_t>(engine::DTypeBytes(spec.compute));
-    if (!owned.trained[i]) continue;
-    moments += MomentBytes(MomentsOf(spec.train.optimizer, FormOf(owned.specs[i])), elements);
+  const auto width = static_cast<int64_t>(engine::DTypeBytes(spec.compute));
+  int64_t weights = 0;
+  int64_t largest = 0;  // tensor
+  for (const WeightSpec& weight : owned.whole_specs) {
+    weights += weight.n * weight.k * width;
+    largest = std::max(largest, weight.n * weight.k);
   }
-  const int64_t ranks = spec.step_shape ? spec.step_shape->ranks : 1;
-  if (ranks == 1 || (!spec.checkpoint.sharded && spec.step_shape->fsdp == 1)) return bytes;
-  const auto file = [&](int64_t all) {
-    return SharedFileBytes(all, ranks, spec.checkpoint.shard_bytes);
+  const StateBytes state = StateOf(spec, owned, owned.whole_specs, true);
+  int64_t gathered = 0;
+  if (RanksOf(spec) > 1 && spec.parallel.shard_optimizer) gathered = state.moments;
+  if (FsdpOf(spec) > 1 || TensorOf(spec) > 1) gathered = state.of_optimizer();
+  if (!WriteTogether(spec)) return weights + gathered;
+  const auto file = [&](int64_t all, int64_t most) {
+    return SharedFileBytes(all, AllRanksOf(spec), most);
   };
-  return std::max(file(bytes), file(moments));
+  // An adapter is one file. A file has one tensor at least.
+  const int64_t of_weights =
+      file(weights, spec.lora.enable ? INT64_MAX : spec.checkpoint.shard_bytes);
+  int64_t of_state = std::min(gathered, file(state.of_optimizer(), spec.checkpoint.shard_bytes));
+  if (gathered > 0) {
+    of_state = std::max(of_state, largest * static_cast<int64_t>(sizeof(float)));
+  }
+  return std::max({of_weights, largest * width, of_state});
+}
+
+// Bytes of the copies of an asynchronous checkpoint. Ranks that write together make none.
+int64_t CopyBytes(const TrainSpec& spec, const OwnedWeights& owned) {
+  if (!spec.checkpoint.async || spec.checkpoint.period == 0 || WriteTogether(spec)) return 0;
+  return StateOf(spec, owned, owned.specs, true).of_optimizer();
 }
 
 // Bytes that the update of the largest matrix takes beside the state.
@@ -165,7 +227,7 @@ RunOutline OutlineRun(const TrainSpec& spec, const ModelFiles& files) {
   } else {
     run.trained = TrainedWeights(spec, files, weights);
   }
-  run.owned = OwnedBy(spec, files, LoraSpecs(weights, run.targets));
+  run.owned = OwnedBy(spec, files, run.targets);
   return run;
 }
 
@@ -211,14 +273,7 @@ MemoryNeeds FindMemoryNeeds(const TrainSpec& spec, const ModelFiles& files) {
   if (needs.program.packed_bytes > 0) {
     needs.classes.push_back({"packed relu", needs.program.packed_bytes});  // at most
   }
-  if (spec.checkpoint.async && spec.checkpoint.period > 0) {
-    for (const MemoryClass& one : needs.classes) {
-      if (one.name == "moments" || one.name == "average") needs.checkpoint_copy_bytes += one.bytes;
-      if (one.name == "masters" && spec.compute == engine::DType::kBF16) {
-        needs.checkpoint_copy_bytes += one.bytes / 2;  // the low halves
-      }
-    }
-  }
+  needs.checkpoint_copy_bytes = CopyBytes(spec, run.owned);
   return needs;
 }
 

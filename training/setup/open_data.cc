@@ -2,16 +2,11 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
-#include <cstdio>
 #include <nlohmann/json.hpp>
-#include <set>
 
-#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/chat/chat_template.h"
-#include "engine/io/content_hash.h"
 #include "engine/io/sha256.h"
 #include "training/data/array_record/array_record_rows.h"
 #include "training/data/csv_rows.h"
@@ -126,17 +121,6 @@ std::string Sha256Hex(const std::string& text) {
   return engine::ToHex(engine::Sha256Of(std::as_bytes(std::span(text))));
 }
 
-// The inverse of engine::ToHex. REQUIRES: 64 hex digits.
-engine::Sha256Digest DigestOf(const std::string& hex) {
-  engine::Sha256Digest digest{};
-  TANDEM_CHECK(hex.size() == 2 * digest.size());
-  for (size_t i = 0; i < digest.size(); ++i) {
-    const char* begin = hex.data() + 2 * i;
-    TANDEM_CHECK(std::from_chars(begin, begin + 2, digest[i], 16).ptr == begin + 2);
-  }
-  return digest;
-}
-
 std::string TokenizerHash(const ModelFiles& files) {
   engine::Sha256 hash;
   for (const auto& [name, text] : files.texts) {
@@ -186,9 +170,10 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
   return options;
 }
 
-std::shared_ptr<const RowFile> OpenText(const fs::path& file, RowContainer container) {
+std::shared_ptr<const RowFile> OpenText(const fs::path& file, RowContainer container,
+                                        const std::shared_ptr<ChunkCache>& cache) {
   if (container == RowContainer::kAuto && IsArrayRecordName(file)) {
-    return ArrayRecordRows::Open(file);
+    return ArrayRecordRows::Open(file, cache);
   }
   if (container == RowContainer::kAuto) container = ContainerOf(file);
   if (container == RowContainer::kCsv) return CsvRows::Open(file);
@@ -207,9 +192,10 @@ std::shared_ptr<const RowFile> OpenRowFile(const TrainSpec& spec,
     if (wanted.row_group_bytes > 0) options.row_group_bytes = wanted.row_group_bytes;
     return OpenParquet(files, spec.data.format, given, RowKindOf(spec), options);
   }
-  if (files.size() == 1) return OpenText(files.front(), container);
+  const auto cache = std::make_shared<ChunkCache>();  // of all files
+  if (files.size() == 1) return OpenText(files.front(), container, cache);
   std::vector<std::shared_ptr<const RowFile>> parts;
-  for (const fs::path& file : files) parts.push_back(OpenText(file, container));
+  for (const fs::path& file : files) parts.push_back(OpenText(file, container, cache));
   return std::make_shared<const JoinedRows>(std::move(parts));
 }
 
@@ -284,27 +270,6 @@ void OpenRows(const TrainSpec& spec, const ModelFiles& files, const fs::path& pa
   data->source = std::move(source);
 }
 
-std::string WhatBecomesOf(Overflow overflow) {
-  switch (overflow) {
-    case Overflow::kTruncate:
-      return "truncated to their beginnings (data.overflow)";
-    case Overflow::kTruncateLeft:
-      return "truncated to their ends (data.overflow)";
-    case Overflow::kDrop:
-      return "skipped (data.overflow)";
-    case Overflow::kSplit:
-      return "split (data.overflow)";
-    case Overflow::kError:
-      break;
-  }
-  return "refused (data.overflow)";
-}
-
-// A stream may split at any row end.
-Overflow OverflowOf(const TrainSpec& spec) {
-  return spec.data.packing == Packing::kConcatThenSplit ? Overflow::kSplit : spec.data.overflow;
-}
-
 }  // namespace
 
 TokIdentity IdentityOf(const TrainSpec& spec, const ModelFiles& files) {
@@ -348,25 +313,47 @@ void AddCounts(const DataReport& one, DataReport* sum) {
   sum->hashes.insert(sum->hashes.end(), one.hashes.begin(), one.hashes.end());
 }
 
-// Opens every part of data.train on its own. Their row checks have no record.
+// checked-rows.json of the part i: checked-rows-2.json.
+fs::path RecordOfPart(const fs::path& record, size_t i) {
+  if (record.empty()) return {};
+  fs::path name = record.stem();
+  name += "-" + std::to_string(i + 1);
+  name += record.extension();
+  return record.parent_path() / name;
+}
+
+// Opens every part of data.train on its own.
 OpenedData OpenMixture(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool,
                        const OpenDataOptions& options) {
   OpenedData data;
   std::vector<JoinedSamples::Part> parts;
   std::vector<int64_t> sizes;
-  OpenDataOptions of_part = options;
-  of_part.record.clear();
+  bool all_rows = true;
+  bool all_known = true;
+  data.is_prepared = true;
   for (const fs::path& path : PartsOfList(spec.data.train)) {
     TrainSpec one = spec;
     one.data.train = path;
     one.data.mixture_weights.clear();
+    OpenDataOptions of_part = options;
+    of_part.record = RecordOfPart(options.record, parts.size());
     OpenedData opened = OpenData(one, files, pool, of_part);
     data.files.insert(data.files.end(), opened.files.begin(), opened.files.end());
-    data.format = opened.format;
+    const bool is_rows = !opened.is_prepared && opened.format != RowFormat::kPlain;
+    const std::string kind(opened.is_prepared ? "prepared" : NameOf(opened.format));
+    if (data.kinds.find(kind) == std::string::npos) {
+      data.kinds += (data.kinds.empty() ? "" : ", ") + kind;
+    }
+    if (is_rows) data.format = opened.format;
+    all_rows = all_rows && is_rows;
+    all_known = all_known && (opened.is_known || !is_rows);
+    data.is_prepared = data.is_prepared && opened.is_prepared;
     AddCounts(opened.report, &data.report);
     sizes.push_back(opened.source->size());
     parts.push_back({path.filename().string(), std::move(opened.source)});
   }
+  data.is_known = all_known && data.report.rows > 0;
+  if (!all_rows) data.format = RowFormat::kPlain;
   data.mixture = MixtureOf(sizes, spec.data.mixture_weights);
   data.source = std::make_unique<JoinedSamples>(std::move(parts));
   return data;
@@ -406,81 +393,6 @@ OpenedData OpenData(const TrainSpec& spec, const ModelFiles& files, ThreadPool& 
   }
   data.report.samples = data.source->size();
   return data;
-}
-
-std::string HashOfFiles(const std::vector<fs::path>& files, const fs::path& memo_dir) {
-  if (files.empty()) return "";  // synthetic data
-  std::string hash;
-  engine::Sha256 digests;
-  for (const fs::path& path : files) {
-    const auto file = engine::MappedFile::Open(path);
-    const engine::WeightFile contents{file, file->bytes()};
-    hash = engine::ContentHashOf({&contents, 1}, memo_dir, {}, {});
-    const engine::Sha256Digest digest = DigestOf(hash);
-    digests.Update(std::as_bytes(std::span(digest)));
-  }
-  return files.size() == 1 ? hash : engine::ToHex(digests.Finish());
-}
-
-std::vector<TokenId> TurnEnds(const SampleSource& source, const engine::Tokenizer& tokenizer) {
-  constexpr int64_t kLookedAt = 64;
-  std::set<TokenId> ends;
-  for (int64_t i = 0; i < std::min(source.size(), kLookedAt); ++i) {
-    const Sample sample = source.Make(i);
-    const size_t n = sample.tokens.size();
-    for (size_t t = 0; t < n; ++t) {
-      const bool is_last = sample.trained[t] != 0 &&
-                           (t + 1 == n || t + 1 == sample.second || sample.trained[t + 1] == 0);
-      if (is_last && tokenizer.IsSpecial(sample.tokens[t])) ends.insert(sample.tokens[t]);
-    }
-  }
-  return {ends.begin(), ends.end()};
-}
-
-std::string Summary(const TrainSpec& spec, const OpenedData& data) {
-  std::string text =
-      std::to_string(data.source->size()) + (IsPreference(data.format) ? " pairs" : " samples");
-  if (data.is_prepared) return text + " of a prepared file";
-  if (data.format == RowFormat::kPlain) return text + " of plain text";
-  const DataReport& report = data.report;
-  char share[64];
-  std::snprintf(share, sizeof share, ", %.1f %% of %lld tokens are trained",
-                100.0 * static_cast<double>(report.trained_tokens) /
-                    static_cast<double>(std::max<int64_t>(report.tokens, 1)),
-                static_cast<long long>(report.tokens));
-  text += " of " + std::to_string(report.rows) + " rows (" + std::string(NameOf(data.format)) +
-          ")" + share;
-  const auto add = [&](int64_t n, const std::string& what) {
-    if (n > 0) text += ", " + std::to_string(n) + " " + what;
-  };
-  add(report.over_length, "longer than a row: " + WhatBecomesOf(OverflowOf(spec)));
-  add(report.zero_loss, "skipped, with no trained token left after truncation");
-  if (spec.data.on_bad_row == OnBadRow::kSkip) add(report.bad_rows, "bad rows skipped");
-  if (data.is_known) text += ", unchanged since an earlier check";
-  return text;
-}
-
-std::string SplitRowsNotice(const OpenedData& data) {
-  const DataReport& report = data.report;
-  if (report.split_rows == 0) return "";
-  return std::to_string(report.split_rows) + " of " + std::to_string(report.rows) +
-         (report.rows == 1 ? " row" : " rows") +
-         " became one sample per answer, because the chat template rewrites earlier turns "
-         "(data.turns)";
-}
-
-std::string OverLengthNotice(const TrainSpec& spec, const OpenedData& data) {
-  const DataReport& report = data.report;
-  const bool is_stream = spec.data.packing == Packing::kConcatThenSplit;
-  if (is_stream || (report.over_length == 0 && report.zero_loss == 0)) return "";
-  std::string text = std::to_string(report.over_length) + " of " + std::to_string(report.rows) +
-                     (report.rows == 1 ? " row" : " rows") + " longer than " +
-                     std::to_string(spec.data.max_target_length) +
-                     " tokens: " + WhatBecomesOf(spec.data.overflow);
-  if (report.zero_loss > 0) {
-    text += "; skipped " + std::to_string(report.zero_loss) + " without a trained token";
-  }
-  return text;
 }
 
 }  // namespace tandem::training

@@ -25,7 +25,11 @@ struct OpenedData {
   bool is_prepared = false;          // a .tok file
   bool is_known = false;             // an earlier start has checked the rows
   std::vector<MixturePart> mixture;  // with data.mixture_weights
-  DataReport report;                 // of rows; other sources count only the samples
+  // With data.mixture_weights: what the parts are, "messages, prepared". The fields above are then
+  // those of all parts: `format` is plain unless all are rows, and is_prepared and is_known hold
+  // for every part, is_known for rows only.
+  std::string kinds;
+  DataReport report;  // of rows; other sources count only the samples
 };
 
 // Options of a caller.

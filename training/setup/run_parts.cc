@@ -104,6 +104,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.bucket_bytes = spec.parallel.bucket_bytes;
   options.shard_moments = spec.parallel.shard_optimizer;
   options.fsdp = spec.step_shape ? spec.step_shape->fsdp : 1;
+  options.tensor = spec.step_shape ? static_cast<int>(spec.step_shape->tensor) : 1;
   options.tree_sums = spec.parallel.world_invariant > 0;
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   return options;
@@ -155,7 +156,8 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context, Collective
 
 bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
   const auto own = static_cast<int64_t>(batches.size());
-  const int64_t rank = parts.ranks == nullptr ? 0 : parts.ranks->rank();
+  constexpr auto kRows = Collectives::Group::kRows;
+  const int64_t rank = parts.ranks == nullptr ? 0 : parts.ranks->rank_in(kRows);
   // Ranks that share parameters sum each micro-batch at once: theirs are neighbours, so that these
   // sums are the lower levels of the tree of world_invariant.
   const int64_t fsdp = parts.spec.step_shape ? parts.spec.step_shape->fsdp : 1;
@@ -188,7 +190,7 @@ void InitialWeights(RunParts& parts) {
   } else if (parts.is_adapter()) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       parameters.SetMaster(
-          i, InitialLora(parameters.specs()[i], spec.lora.init, spec.model.init_seed));
+          i, InitialLora(parameters.whole_specs()[i], spec.lora.init, spec.model.init_seed));
     }
   } else if (!spec.model.load_parameters_path.empty()) {
     parameters.LoadFrom(engine::ModelDir::Open(spec.model.load_parameters_path));

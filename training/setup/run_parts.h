@@ -38,7 +38,8 @@ struct RunParts {
   bool is_first_rank() const { return ranks == nullptr || ranks->is_first(); }
   // Micro-batches of a step that this rank computes.
   int64_t own_batches() const {
-    return spec.batches_per_step() / (ranks == nullptr ? 1 : ranks->size());
+    constexpr auto kRows = Collectives::Group::kRows;
+    return spec.batches_per_step() / (ranks == nullptr ? 1 : ranks->size_of(kRows));
   }
   bool is_adapter() const { return trainer.base() != nullptr; }
 };

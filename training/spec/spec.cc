@@ -12,6 +12,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/model/families/family.h"
 #include "training/data/shard_list.h"
+#include "training/spec/ignored_keys.h"
 #include "training/spec/spec_foreign.h"
 #include "training/spec/spec_keys.h"
 
@@ -305,6 +306,7 @@ class SpecReader {
           "train.optimizer.eps: must be above 0 if eps_root is 0, or a weight without gradient "
           "becomes NaN");
     }
+    NoteIgnoredKeys(&spec);
     CheckPreference();
     CheckSchedule(spec.train.schedule);
     if (spec.data.max_segments_per_seq == 0) spec.data.max_segments_per_seq = 64;

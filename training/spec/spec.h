@@ -205,8 +205,11 @@ struct ParallelSection {
 struct StepShape {
   int64_t rows_per_batch = 0;
   int64_t batches = 0;
-  int64_t ranks = 1;
-  int64_t fsdp = 1;  // of these, ranks that share the parameters
+  int64_t ranks = 1;   // that share the rows
+  int64_t fsdp = 1;    // of these, ranks that share the parameters
+  int64_t tensor = 1;  // ranks that compute the same rows, each with its part of matrices
+
+  int64_t all_ranks() const { return ranks * tensor; }
 };
 
 struct ResourceSection {
@@ -256,9 +259,10 @@ struct TrainSpec {
 };
 
 // Divides the rows of a step (per_device_batch_size times gradient_accumulation_steps, whatever the
-// number of ranks) into micro-batches of equal size, of which each of `ranks` gets the same number.
-// Throws kInvalidArgument naming the keys when that is impossible.
-StepShape SplitStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp = 1);
+// number of ranks) into micro-batches of equal size, of which each of `mesh.data * mesh.fsdp` gets
+// the same number. Throws kInvalidArgument naming the keys when that is impossible, and
+// kUnsupported for options that the mesh's axes do not permit.
+StepShape SplitStep(const TrainSpec& spec, const Mesh& mesh);
 
 // Reads a spec (YAML or JSON) and applies the `key=value` overrides on top. Keys are dotted
 // ("train.learning_rate") or MaxText's flat names ("learning_rate"). `${VAR}` and `${VAR:-default}`

@@ -61,7 +61,7 @@ std::vector<SpecKey> CheckpointKeys() {
      "steps between checkpoints in `checkpoint.local_directory`"},
     {{"checkpoint.sharded"}, Bool(FIELD(checkpoint.sharded)),
      "every rank writes a part of each checkpoint, to a directory that all hosts share; always so "
-     "with `parallel.fsdp`. Training waits for such checkpoints"},
+     "with `parallel.fsdp` and `parallel.tensor`. Training waits for such checkpoints"},
     {{"checkpoint.shard_bytes"}, Integer(FIELD(checkpoint.shard_bytes), 1, 0x1p50),
      "most bytes of tensors in one file of a checkpoint that ranks write together"},
     {{"checkpoint.export"}, Bool(FIELD(checkpoint.export_model)),

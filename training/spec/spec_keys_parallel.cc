@@ -22,21 +22,6 @@ SpecValue AxisSizeOf(Field field) {
           "a number of ranks, or -1"};
 }
 
-// An axis over which training cannot split a run yet.
-template <class Field>
-SpecValue AxisOfOne(Field field) {
-  SpecValue value = AxisSizeOf(field);
-  value.set = [set = value.set](TrainSpec& spec, const GivenValue& given) {
-    if (ParseInteger(ScalarText(given)) > 1) {
-      throw BadValue("more than 1 rank on this axis is not supported: set 1, and "
-                     "ici_data_parallelism=-1 to share the rows of a step");
-    }
-    set(spec, given);
-  };
-  value.allowed = "1 or -1";
-  return value;
-}
-
 SpecValue MeshValue() {
   return {[](TrainSpec& spec, const GivenValue& given) {
             std::string text;
@@ -61,14 +46,14 @@ std::vector<SpecKey> ParallelKeys() {
      "ranks that share the rows of a step; -1: the rest", "the rest"},
     {{"parallel.fsdp", "ici_fsdp_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.fsdp.ici)),
      "ranks that share the parameters and the rows of a step; -1: the rest", "1"},
-    {{"parallel.tensor", "ici_tensor_parallelism"}, AxisOfOne(FIELD(parallel.mesh.tensor.ici)),
-     "ranks that share each matrix; more than 1 is not supported yet", "1"},
+    {{"parallel.tensor", "ici_tensor_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.tensor.ici)),
+     "ranks that share the heads of attention and the width of feed-forward layers; -1: the rest", "1"},
     {{"parallel.dcn_data", "dcn_data_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.data.dcn)),
      "the same across hosts; both numbers are multiplied", "1"},
     {{"parallel.dcn_fsdp", "dcn_fsdp_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.fsdp.dcn)),
      "the same for `parallel.fsdp`", "1"},
     {{"parallel.dcn_tensor", "dcn_tensor_parallelism"},
-     AxisOfOne(FIELD(parallel.mesh.tensor.dcn)), "the same for `parallel.tensor`", "1"},
+     AxisSizeOf(FIELD(parallel.mesh.tensor.dcn)), "the same for `parallel.tensor`", "1"},
     {{"parallel.world_invariant", "world_invariant"},
      Integer(FIELD(parallel.world_invariant), 0, 1 << 16),
      "number of equal parts of a step's rows, a power of two, whose gradients are added in a fixed "

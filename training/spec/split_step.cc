@@ -20,7 +20,20 @@ void RefuseWholeMatrices(const TrainSpec& spec, const std::string& key) {
   throw Error(
       ErrorCode::kUnsupported,
       key + ": adafactor and muon need whole matrices: use adamw, lion or sgd, or set it to " +
-          (key == "ici_fsdp_parallelism" ? "1" : "false"));
+          (key.ends_with("_parallelism") ? "1" : "false"));
+}
+
+// What a rank with a part of each matrix cannot compute.
+void CheckTensor(const TrainSpec& spec) {
+  const std::string key = "ici_tensor_parallelism";
+  RefuseWholeMatrices(spec, key);
+  if (spec.train.optimizer.state == MomentState::k8Bit) {
+    throw Error(ErrorCode::kUnsupported,
+                key +
+                    ": 8-bit moments are coded in blocks of a whole matrix: set "
+                    "train.optimizer.state to f32, or " +
+                    key + " to 1");
+  }
 }
 
 void CheckSharding(const TrainSpec& spec, int64_t ranks, int64_t fsdp) {
@@ -37,8 +50,12 @@ void CheckSharding(const TrainSpec& spec, int64_t ranks, int64_t fsdp) {
 
 }  // namespace
 
-StepShape SplitStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp) {
+StepShape SplitStep(const TrainSpec& spec, const Mesh& mesh) {
+  const int64_t ranks = mesh.data * mesh.fsdp;
+  const int64_t fsdp = mesh.fsdp;
+  const int64_t tensor = mesh.tensor;
   CheckSharding(spec, ranks, fsdp);
+  if (tensor > 1) CheckTensor(spec);
   const int64_t batch = spec.train.per_device_batch_size;
   const int64_t rows = batch * spec.train.gradient_accumulation_steps;
   const std::string ranks_text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
@@ -55,16 +72,16 @@ StepShape SplitStep(const TrainSpec& spec, int64_t ranks, int64_t fsdp) {
                  "whose " + text + " parts cannot be shared equally by " + ranks_text +
                      ": run a power of two of at most " + text);
     }
-    return {rows / parts, parts, ranks, fsdp};
+    return {rows / parts, parts, ranks, fsdp, tensor};
   }
-  if (ranks == 1) return {batch, spec.train.gradient_accumulation_steps};
+  if (ranks == 1) return {batch, spec.train.gradient_accumulation_steps, 1, 1, tensor};
   if (rows % ranks != 0) {
     RefuseStep("per_device_batch_size", rows,
                "which cannot be shared equally by " + ranks_text +
                    ": the product must be a multiple of " + std::to_string(ranks));
   }
   const int64_t size = std::gcd(rows / ranks, batch);
-  return {size, rows / size, ranks, fsdp};
+  return {size, rows / size, ranks, fsdp, tensor};
 }
 
 }  // namespace tandem::training

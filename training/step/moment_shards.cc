@@ -39,16 +39,32 @@ const std::byte* FindIn(const TensorFiles& files, const ParameterStore::MomentPa
 }  // namespace
 
 void GatherParts(Collectives& ranks, int root, std::span<const std::byte> own,
-                 std::span<const int64_t> part_bytes, std::byte* to) {
+                 std::span<const int64_t> part_bytes, std::byte* to, int first, int stride) {
   const bool is_root = ranks.rank() == root;
-  for (size_t rank = 0; rank < part_bytes.size(); ++rank) {
-    const int64_t bytes = part_bytes[rank];
-    if (static_cast<int>(rank) != root) {
-      Pass(ranks, static_cast<int>(rank), own.data(), is_root ? to : nullptr, bytes);
+  for (size_t part = 0; part < part_bytes.size(); ++part) {
+    const int64_t bytes = part_bytes[part];
+    const int rank = first + static_cast<int>(part) * stride;
+    if (rank != root) {
+      Pass(ranks, rank, own.data(), is_root ? to : nullptr, bytes);
     } else if (is_root && bytes > 0) {
       std::memcpy(to, own.data(), static_cast<size_t>(bytes));
     }
     if (is_root) to += bytes;
+  }
+}
+
+void GatherWhole(Collectives& ranks, int root, const ParameterStore& parameters, size_t i,
+                 size_t width, std::span<const std::byte> own, std::span<const int64_t> part_bytes,
+                 std::byte* to) {
+  const TensorSplit& tensor = parameters.tensor();
+  const engine::WeightSpec& spec = parameters.specs()[i];
+  const bool is_root = ranks.rank() == root;
+  std::vector<std::byte> part(is_root ? static_cast<size_t>(spec.n * spec.k) * width : 0);
+  TensorPlace place = tensor.place;
+  for (place.rank = 0; place.rank < place.size; ++place.rank) {
+    GatherParts(ranks, root, own, part_bytes, part.data(), place.rank, place.size);
+    if (is_root) PlacePart(tensor.weights[i], place, spec.n, spec.k, width, part.data(), to);
+    if (tensor.weights[i].axis == WeightSplit::Axis::kWhole) return;  // all ranks have the same
   }
 }
 
@@ -70,10 +86,20 @@ GatheredMoments GatherMoments(Collectives& ranks, ParameterStore& parameters) {
 
 void RestoreMoments(ParameterStore& parameters, const TensorFiles& files,
                     const std::string& source) {
-  const auto rank = static_cast<size_t>(parameters.shard().rank);
+  const TensorSplit& tensor = parameters.tensor();
+  std::vector<std::byte> taken;
   for (const ParameterStore::MomentPart& part : parameters.MomentParts()) {
     const std::byte* from = FindIn(files, part, source);
-    const auto mine = part.part_bytes.begin() + static_cast<int64_t>(rank);
+    if (tensor.is_split()) {
+      const engine::WeightSpec& spec = parameters.specs()[part.weight];
+      const size_t width = engine::DTypeBytes(part.dtype);
+      taken.resize(static_cast<size_t>(spec.n * spec.k) * width);
+      TakePart(tensor.weights[part.weight], tensor.place, spec.n, spec.k, width, from,
+               taken.data());
+      from = taken.data();
+    }
+    const bool is_shared = part.part_bytes.size() > 1;
+    const auto mine = part.part_bytes.begin() + (is_shared ? parameters.shard().rank : 0);
     from += std::accumulate(part.part_bytes.begin(), mine, int64_t{0});
     if (*mine > 0) std::memcpy(part.own.data(), from, static_cast<size_t>(*mine));
   }

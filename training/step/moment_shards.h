@@ -18,10 +18,16 @@ struct GatheredMoments {
   std::vector<AlignedBuffer> buffers;
 };
 
-// Rank `root` gets all parts, in rank order, at `to`. Part k is that of rank k, of part_bytes[k]
-// bytes; `own` is this rank's, if it has one. All ranks call it.
+// Rank `root` gets all parts, in rank order, at `to`. Part k is that of rank first + k * stride, of
+// part_bytes[k] bytes; `own` is this rank's, if it has one. All ranks call it.
 void GatherParts(Collectives& ranks, int root, std::span<const std::byte> own,
-                 std::span<const int64_t> part_bytes, std::byte* to);
+                 std::span<const int64_t> part_bytes, std::byte* to, int first = 0, int stride = 1);
+
+// The same for data of weight i with a tensor split, whose elements have `width` bytes: `to` gets
+// the whole [n, k]. part_bytes divide a rank's part of the weight.
+void GatherWhole(Collectives& ranks, int root, const ParameterStore& parameters, size_t i,
+                 size_t width, std::span<const std::byte> own, std::span<const int64_t> part_bytes,
+                 std::byte* to);
 
 // Collects the ranks' parts, so that a checkpoint holds whole tensors and any number of ranks can
 // resume it. All ranks call it.

@@ -10,6 +10,7 @@
 #include "engine/formats/stored/stored_tensor.h"
 #include "engine/io/fnv1a.h"
 #include "engine/model/find_weight.h"
+#include "engine/tensor/split_mix.h"
 #include "training/lora/name_pattern.h"
 
 namespace tandem::training {
@@ -24,18 +25,10 @@ using engine::WeightSpec;
 constexpr int64_t kGradientAlign = 16;               // floats: a tensor begins at a cache line
 constexpr int64_t kZeroedAtOnce = int64_t{1} << 22;  // bytes
 
-// SplitMix64 (Steele, Lea, Flood): a bijection that turns counters into random bits.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
 // The i-th standard normal of a stream (Box-Muller), independent of all others.
 double Normal(uint64_t stream, uint64_t i) {
-  const uint64_t a = Mix(stream ^ Mix(2 * i));
-  const uint64_t b = Mix(stream ^ Mix(2 * i + 1));
+  const uint64_t a = engine::SplitMix64(stream ^ engine::SplitMix64(2 * i));
+  const uint64_t b = engine::SplitMix64(stream ^ engine::SplitMix64(2 * i + 1));
   const double u = (static_cast<double>(a >> 11) + 1) * 0x1p-53;  // (0, 1]
   const double w = static_cast<double>(b >> 11) * 0x1p-53;        // [0, 1)
   return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * w);
@@ -43,7 +36,9 @@ double Normal(uint64_t stream, uint64_t i) {
 
 // The i-th uniform number of a stream, in [-1, 1).
 double Uniform(uint64_t stream, uint64_t i) {
-  return static_cast<double>(Mix(stream ^ Mix(2 * i)) >> 11) * 0x1p-52 - 1;
+  return static_cast<double>(engine::SplitMix64(stream ^ engine::SplitMix64(2 * i)) >> 11) *
+             0x1p-52 -
+         1;
 }
 
 // Half the width of a matrix's uniform distribution; for other weights the standard deviation.
@@ -91,12 +86,14 @@ TensorForm FormOf(const WeightSpec& spec) {
 
 ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
                                std::vector<bool> trained, const OptimizerSpec& optimizer,
-                               StateShard shard)
+                               StateShard shard, TensorSplit tensor)
     : specs_(std::move(specs)),
       dtype_(dtype),
       trained_(std::move(trained)),
       ema_decay_(optimizer.ema_decay),
-      shard_(shard) {
+      shard_(shard),
+      tensor_(std::move(tensor)) {
+  TANDEM_CHECK(!tensor_.is_split() || tensor_.weights.size() == specs_.size());
   TANDEM_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
   if (trained_.empty()) trained_.assign(specs_.size(), true);
   TANDEM_CHECK(trained_.size() == specs_.size());
@@ -156,6 +153,7 @@ ParameterStore::ParameterStore(std::vector<WeightSpec> specs, DType dtype,
     TakeMoments(layouts_[i], &p, &state);
     state.gradient = gradients_[i] + begin;
     states_.push_back(state);
+    weights_of_states_.push_back(i);
   }
 }
 
@@ -219,13 +217,13 @@ void ParameterStore::TakeMoments(const MomentLayout& layout, Parameter* p, Param
 
 void ParameterStore::InitFresh(uint64_t seed, double std_dev, int64_t n_layers, FreshInit init) {
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const WeightSpec& spec = specs_[i];
-    std::vector<float> values(static_cast<size_t>(parameters_[i].elements));
+    const WeightSpec& spec = whole_specs()[i];
+    std::vector<float> values(static_cast<size_t>(spec.n * spec.k));
     if (spec.kind == WeightKind::kVector) {
       // A norm begins as the identity: the stored scale plus the offset added in use is 1.
       values.assign(values.size(), IsBias(spec.name) ? 0.0f : 1.0f - spec.offset);
     } else {
-      const uint64_t stream = Mix(seed ^ engine::Fnv1a::Of(spec.name));
+      const uint64_t stream = engine::SplitMix64(seed ^ engine::Fnv1a::Of(spec.name));
       const bool uniform = init == FreshInit::kXavierUniform && spec.kind == WeightKind::kMatrix;
       const double scale = init == FreshInit::kXavierUniform ? XavierScale(spec)
                            : EndsResidualBranch(spec.name)
@@ -252,9 +250,9 @@ void RefuseBlocks(const engine::ModelDir& dir, const std::vector<WeightSpec>& sp
 }
 
 void ParameterStore::LoadFrom(const engine::ModelDir& dir) {
-  RefuseBlocks(dir, specs_, "which cannot be trained");
+  RefuseBlocks(dir, whole_specs(), "which cannot be trained");
   for (size_t i = 0; i < specs_.size(); ++i) {
-    const auto tensor = engine::FindWeight(dir, specs_[i]);
+    const auto tensor = engine::FindWeight(dir, whole_specs()[i]);
     if (!tensor || tensor->IsAsAsked()) {
       Load(i, tensor ? &tensor->view : nullptr, dir.name());
     } else {
@@ -275,7 +273,7 @@ void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
   if (tensor == nullptr) {
     throw Error(ErrorCode::kDataLoss, source + ": tensor " + specs_[i].name + " is missing");
   }
-  if (tensor->shape != specs_[i].source_shape) {
+  if (tensor->shape != whole_specs()[i].source_shape) {
     throw Error(ErrorCode::kDataLoss,
                 source + ": tensor " + specs_[i].name + " does not have the expected shape");
   }
@@ -427,12 +425,15 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     Parameter& p = parameters_[i];
-    const auto add_one = [&](const std::string& kind, DType dtype, AlignedBuffer& values) {
-      MomentPart part{
-          kind + "/" + specs_[i].name, dtype, {specs_[i].n, specs_[i].k}, values.span(), {}};
-      for (int rank = 0; rank < shard_.size; ++rank) {
+    const auto add_one = [&](const std::string& kind, DType dtype, AlignedBuffer& values,
+                             bool is_shared) {
+      const WeightSpec& whole = whole_specs()[i];
+      MomentPart part{kind + "/" + specs_[i].name, i, dtype, {whole.n, whole.k}, values.span(), {}};
+      const auto width = static_cast<int64_t>(engine::DTypeBytes(dtype));
+      if (!is_shared) part.part_bytes.push_back(p.elements * width);
+      for (int rank = 0; is_shared && rank < shard_.size; ++rank) {
         const auto [begin, end] = OwnRange(i, rank);
-        part.part_bytes.push_back((end - begin) * static_cast<int64_t>(engine::DTypeBytes(dtype)));
+        part.part_bytes.push_back((end - begin) * width);
       }
       parts.push_back(std::move(part));
     };
@@ -440,9 +441,10 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
                          AlignedBuffer& scales) {
       if (!has) return;
       const bool coded = layouts_[i].coded;
-      add_one(moment, coded ? DType::kU8 : DType::kF32, values);
+      add_one(moment, coded ? DType::kU8 : DType::kF32, values, true);
       if (!coded) return;
       MomentPart of_scales{moment + "_scales/" + specs_[i].name,
+                           i,
                            DType::kF32,
                            {MomentBlocks(p.elements)},
                            scales.span(),
@@ -456,9 +458,9 @@ std::vector<ParameterStore::MomentPart> ParameterStore::MomentParts() {
     };
     add("m", layouts_[i].first, p.m, p.m_scales);
     add("v", layouts_[i].second, p.v, p.v_scales);
-    if (!shares_weights()) continue;
-    if (split()) add_one("low", DType::kI16, p.low);
-    if (has_average()) add_one("ema", DType::kF32, p.ema);
+    if (!shares_weights() && !tensor_.is_split()) continue;
+    if (split()) add_one("low", DType::kI16, p.low, shares_weights());
+    if (has_average()) add_one("ema", DType::kF32, p.ema, shares_weights());
   }
   return parts;
 }
@@ -469,7 +471,7 @@ std::pair<int64_t, int64_t> ParameterStore::FlatRange(size_t i) const {
 }
 
 void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>& visit) {
-  TANDEM_CHECK(!shares_weights());
+  TANDEM_CHECK(!shares_weights() && !tensor_.is_split());
   for (Parameter& p : parameters_) {
     const bool shared = shard_.size == 1;
     for (AlignedBuffer* buffer :
@@ -482,21 +484,8 @@ void ParameterStore::VisitState(const std::function<void(std::span<std::byte>)>&
 
 int64_t ParameterStore::parameter_count() const {
   int64_t count = 0;
-  for (const Parameter& p : parameters_) count += p.elements;
+  for (const WeightSpec& spec : whole_specs()) count += spec.n * spec.k;
   return count;
-}
-
-double ParameterStore::Norm() const {
-  double sum = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    const Parameter& p = parameters_[i];
-    for (int64_t e = 0; e < p.own_elements; ++e) {
-      const double value =
-          split() ? engine::Bf16ToFloat(p.master.as<Bf16>()[e]) : p.master.as<float>()[e];
-      sum += value * value;
-    }
-  }
-  return std::sqrt(sum);
 }
 
 std::vector<float> ParameterStore::Master(size_t i) const {
@@ -511,7 +500,15 @@ std::vector<float> ParameterStore::Master(size_t i) const {
 
 void ParameterStore::SetMaster(size_t i, std::span<const float> values) {
   const Parameter& p = parameters_[i];
-  TANDEM_CHECK(values.size() == static_cast<size_t>(p.elements));
+  const WeightSpec& whole = whole_specs()[i];
+  TANDEM_CHECK(values.size() == static_cast<size_t>(whole.n * whole.k));
+  std::vector<float> part;
+  if (tensor_.is_split()) {
+    part.resize(static_cast<size_t>(p.elements));
+    TakePart(tensor_.weights[i], tensor_.place, specs_[i].n, specs_[i].k, sizeof(float),
+             std::as_bytes(values).data(), std::as_writable_bytes(std::span(part)).data());
+    values = part;
+  }
   SetOwnMaster(
       i, values.subspan(static_cast<size_t>(p.own_begin), static_cast<size_t>(p.own_elements)));
 }
@@ -538,9 +535,9 @@ std::vector<std::byte> ParameterStore::ExportSource(size_t i) const {
 
 std::vector<std::byte> ParameterStore::ExportSource(size_t i,
                                                     std::span<const std::byte> master) const {
-  const WeightSpec& spec = specs_[i];
+  const WeightSpec& spec = whole_specs()[i];
   const size_t width = engine::DTypeBytes(dtype_);
-  std::vector<std::byte> out(static_cast<size_t>(parameters_[i].elements) * width);
+  std::vector<std::byte> out(static_cast<size_t>(spec.n * spec.k) * width);
   TANDEM_CHECK(master.size() == out.size());
   for (int64_t n = 0; n < spec.n; ++n) {
     for (int64_t k = 0; k < spec.k; ++k) {
@@ -552,8 +549,8 @@ std::vector<std::byte> ParameterStore::ExportSource(size_t i,
 }
 
 void ParameterStore::ImportSource(size_t i, const engine::ConstTensorView& tensor) {
-  const WeightSpec& spec = specs_[i];
-  std::vector<float> source(static_cast<size_t>(parameters_[i].elements));
+  const WeightSpec& spec = whole_specs()[i];
+  std::vector<float> source(static_cast<size_t>(spec.n * spec.k));
   engine::ConvertToF32(tensor, source);
   std::vector<float> values(source.size());
   for (int64_t n = 0; n < spec.n; ++n) {
@@ -567,7 +564,7 @@ void ParameterStore::ImportSource(size_t i, const engine::ConstTensorView& tenso
 
 std::vector<engine::NamedTensor> ParameterStore::OptimizerTensors() const {
   std::vector<engine::NamedTensor> tensors;
-  if (shares_weights()) return tensors;
+  if (shares_weights() || tensor_.is_split()) return tensors;
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (!trained_[i]) continue;
     const Parameter& p = parameters_[i];

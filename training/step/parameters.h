@@ -13,6 +13,7 @@
 #include "engine/model/families/family.h"
 #include "engine/ops/ops_context.h"
 #include "training/optim/optimizer.h"
+#include "training/program/tensor_split.h"
 #include "training/spec/fresh_init.h"
 #include "training/step/paged_memory.h"
 #include "training/step/tensor_files.h"
@@ -45,16 +46,17 @@ struct StateShard {
 // - f32 gradients and Adam's moments of the trained weights;
 // - panels and f32 vectors, which the program computes with. Repack rebuilds them from the masters.
 //
-// With a shard of the weights (shares_weights) a rank holds only its part of all these of trained
-// weights. Gradients and panels have room for the others' parts, which exist for as long as a unit
-// is in use (sharded_weights.h).
+// With a tensor split (training/program/tensor_split.h) all these are of this rank's parts of the
+// weights; loading and exporting take whole ones. With a shard of the weights (shares_weights) a
+// rank holds only its part of all these of trained weights. Gradients and panels have room for the
+// others' parts, which exist for as long as a unit is in use (sharded_weights.h).
 class ParameterStore {
  public:
   // `trained` has one entry per weight; empty: all are trained. The optimiser decides which moments
   // exist.
   ParameterStore(std::vector<engine::WeightSpec> specs, engine::DType dtype,
                  std::vector<bool> trained, const OptimizerSpec& optimizer = {},
-                 StateShard shard = {});
+                 StateShard shard = {}, TensorSplit tensor = {});
 
   // Draws fresh weights, which depend only on the seed and each weight's name. Biases are 0. Norm
   // scales are 1 less the offset that the model adds to them. With kNormal all others are normal
@@ -117,13 +119,15 @@ class ParameterStore {
   void PackMasters(int64_t begin, std::span<uint32_t> bits) const;
   void UnpackMasters(int64_t begin, std::span<const uint32_t> bits);
 
-  // The moments of one weight, of which a rank has a part.
+  // The moments of one weight, of which a rank has a part. With a tensor split also the low halves
+  // and the average.
   struct MomentPart {
     std::string name;  // as in OptimizerTensors
+    size_t weight = 0;
     engine::DType dtype = engine::DType::kF32;
-    std::vector<int64_t> shape;
+    std::vector<int64_t> shape;       // of the whole
     std::span<std::byte> own;         // this rank's part
-    std::vector<int64_t> part_bytes;  // by rank
+    std::vector<int64_t> part_bytes;  // by rank of the shard; one where ranks have the same
   };
   std::vector<MomentPart> MomentParts();
   // Where weight i's gradient lies in it; both ends equal for a frozen weight.
@@ -140,6 +144,11 @@ class ParameterStore {
 
   size_t size() const { return specs_.size(); }
   const std::vector<engine::WeightSpec>& specs() const { return specs_; }
+  // How these are parts of the model's own weights, and those.
+  const TensorSplit& tensor() const { return tensor_; }
+  const std::vector<engine::WeightSpec>& whole_specs() const {
+    return tensor_.is_split() ? tensor_.whole_specs : specs_;
+  }
   engine::DType dtype() const { return dtype_; }
   const std::vector<bool>& trained() const { return trained_; }
   const engine::Weights& weights() const { return weights_; }
@@ -147,17 +156,17 @@ class ParameterStore {
   // The trained parameters, for the optimiser. With a shard: the parts of them whose moments this
   // rank has.
   std::span<const ParameterState> states() const { return states_; }
-  int64_t parameter_count() const;
+  size_t weight_of_state(size_t state) const { return weights_of_states_[state]; }
+  int64_t parameter_count() const;  // of the whole weights
   int64_t bytes() const { return bytes_; }
-  double Norm() const;  // L2 norm of all masters
 
   // Weight i as f32, [n, k]. With shares_weights only this rank's part of it.
   std::vector<float> Master(size_t i) const;
-  // Takes the whole weight. With shares_weights keeps this rank's part.
+  // Takes the whole weight and keeps this rank's part.
   void SetMaster(size_t i, std::span<const float> values);
 
   // Weight i in the layout and shape of its source, for export. Its dtype is the compute dtype;
-  // split masters export the high half without rounding again.
+  // split masters export the high half without rounding again. REQUIRES: no tensor split.
   std::vector<std::byte> ExportSource(size_t i) const;
   // The same from the bytes of a whole master in the compute dtype, [n, k].
   std::vector<std::byte> ExportSource(size_t i, std::span<const std::byte> master) const;
@@ -171,10 +180,11 @@ class ParameterStore {
   //   "m_scales/<name>" and "v_scales/<name>".
   // - "low/<name>": the low halves of split masters.
   // - "ema/<name>": the moving average.
-  // With a shard, the moments are absent (MomentParts); with shares_weights all are.
+  // With a shard, the moments are absent (MomentParts); with shares_weights or a tensor split all
+  // are.
   std::vector<engine::NamedTensor> OptimizerTensors() const;
   // Calls `visit` with the bytes of every buffer that training changes and all ranks share:
-  // masters, and without shards moments. Not with shares_weights.
+  // masters, and without shards moments. Not with shares_weights or a tensor split.
   void VisitState(const std::function<void(std::span<std::byte>)>& visit);
   // Copies those tensors back. Throws kDataLoss naming a missing or misshapen tensor.
   void RestoreOptimizer(const TensorFiles& files, const std::string& source);
@@ -212,6 +222,7 @@ class ParameterStore {
   std::vector<bool> trained_;
   double ema_decay_;
   StateShard shard_;
+  TensorSplit tensor_;
   std::vector<MomentLayout> layouts_;  // by weight
   std::vector<Parameter> parameters_;
   engine::Weights weights_;
@@ -224,6 +235,7 @@ class ParameterStore {
   int64_t flat_elements_ = 0;
   std::vector<float*> gradients_;
   std::vector<ParameterState> states_;
+  std::vector<size_t> weights_of_states_;
   int64_t bytes_ = 0;
 };
 

@@ -43,7 +43,6 @@ void ShardedWeights::Begin(bool training) {
 }
 
 void ShardedWeights::Before(size_t first, size_t end) {
-  if (holds_) return;
   std::vector<size_t> needed;
   for (size_t p = first; p < end; ++p) {
     for (const size_t unit : schedule_.uses[p]) AddOnce(unit, &needed);
@@ -58,7 +57,6 @@ void ShardedWeights::Before(size_t first, size_t end) {
 }
 
 void ShardedWeights::After(size_t first, size_t end) {
-  if (holds_) return;
   const std::vector<size_t>& next = NextAt(end);
   for (size_t p = first; p < end; ++p) {
     for (const size_t unit : schedule_.uses[p]) {
@@ -84,7 +82,6 @@ void ShardedWeights::SumGradients(size_t backward_steps) {
 }
 
 void ShardedWeights::End() {
-  if (holds_) return;
   if (training_) SumGradients(schedule_.uses.size());
   const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
   ranks_.Wait();
@@ -139,19 +136,6 @@ void ShardedWeights::Repack(engine::OpsContext& ops) {
     }
   };
   UndoOnFailure(repack_all, [this] { ranks_.Abandon(); });  // before the masters' memory goes
-}
-
-void ShardedWeights::Hold() {
-  for (size_t unit = 0; unit < live_.size(); ++unit) {
-    if (parameters_.units()[unit].elements() > 0) Gather(unit);
-  }
-  ranks_.Wait();
-  holds_ = true;
-}
-
-void ShardedWeights::Release() {
-  holds_ = false;
-  for (size_t unit = 0; unit < live_.size(); ++unit) Drop(unit);
 }
 
 }  // namespace tandem::training

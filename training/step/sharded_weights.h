@@ -43,9 +43,6 @@ class ShardedWeights : public StepObserver {
   void SumReplicas();
   // Builds all weights anew from the masters, unit by unit.
   void Repack(engine::OpsContext& ops);
-  // Gathers all weights, which stay until Release. Meanwhile ranks may run different programs.
-  void Hold();
-  void Release();
 
  private:
   struct Live {
@@ -69,7 +66,6 @@ class ShardedWeights : public StepObserver {
   std::vector<Live> live_;  // by unit
   bool training_ = false;
   bool sums_replicas_ = false;
-  bool holds_ = false;
   Trace* trace_ = nullptr;
 };
 

@@ -8,6 +8,7 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/progress.h"
+#include "training/step/base_parts.h"
 
 namespace tandem::training {
 
@@ -32,6 +33,10 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.z_loss = options.z_loss;
   record.lora_dropout = options.dropout ? options.lora_dropout : 0;
   record.head_twice = options.dpo.has_value();
+  if (options.tensor > 1) {
+    constexpr auto kGroup = Collectives::Group::kTensor;
+    record.tensor = {options.ranks == nullptr ? 0 : options.ranks->rank_in(kGroup), options.tensor};
+  }
   return record;
 }
 
@@ -45,7 +50,16 @@ StateShard ShardOf(const TrainerOptions& options) {
     return {options.ranks->rank_in(kGroup), options.ranks->size_of(kGroup), true};
   }
   if (!options.shard_moments) return {};
-  return {options.ranks->rank(), options.ranks->size()};
+  constexpr auto kGroup = Collectives::Group::kRows;
+  return {options.ranks->rank_in(kGroup), options.ranks->size_of(kGroup)};
+}
+
+void ConnectTensorRanks(const TrainerOptions& options, Executor& executor) {
+  if (options.tensor == 1) return;
+  TANDEM_CHECK(options.ranks != nullptr);
+  executor.set_sum_ranks([ranks = options.ranks](std::span<float> values) {
+    ranks->AllReduce(values, Collectives::Group::kTensor);
+  });
 }
 
 std::unique_ptr<ShardedWeights> ShardWeights(const TrainerOptions& options, const Program& program,
@@ -68,11 +82,13 @@ Trainer::Trainer(const engine::FamilySpec& family, const engine::ModelConfig& co
       program_(Record(family, config_, RecordingOf(options, dtype, {}))),
       ropes_(engine::MakeRopeTables(family, config_, options.row_length)),
       parameters_(program_.weight_specs, dtype, options.trained, options.optimizer,
-                  ShardOf(options)),
+                  ShardOf(options), program_.tensor),
       weights_(parameters_.weights()),
       executor_(
           std::make_unique<Executor>(program_, ops, ropes_, weights_, parameters_.gradients())),
-      sharded_(ShardWeights(options_, program_, parameters_, *executor_)) {}
+      sharded_(ShardWeights(options_, program_, parameters_, *executor_)) {
+  ConnectTensorRanks(options_, *executor_);
+}
 
 Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
                  const TrainerOptions& options, engine::OpsContext& ops)
@@ -84,26 +100,19 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
       ops_(ops),
       program_(Record(family_, config_, RecordingOf(options, base_->dtype(), targets_))),
       ropes_(engine::MakeRopeTables(family_, config_, options.row_length)),
-      parameters_(LoraSpecs(base_->weight_specs(), targets_), base_->dtype(), {}, options.optimizer,
-                  ShardOf(options)),
-      weights_(base_->weights()) {
+      parameters_(AdapterSpecs(program_, targets_), base_->dtype(), {}, options.optimizer,
+                  ShardOf(options), program_.tensor.From(base_->weight_specs().size())),
+      weights_(PartsOfBase(*base_, program_, ops, &base_parts_)) {
   TANDEM_CHECK(!targets_.empty());
   weights_.insert(weights_.end(), parameters_.weights().begin(), parameters_.weights().end());
-  std::vector<float*> gradients(base_->weights().size(), nullptr);
+  std::vector<float*> gradients(weights_.size() - parameters_.size(), nullptr);
   gradients.insert(gradients.end(), parameters_.gradients().begin(), parameters_.gradients().end());
   executor_ = std::make_unique<Executor>(program_, ops, ropes_, weights_, gradients);
   sharded_ = ShardWeights(options_, program_, parameters_, *executor_);
+  ConnectTensorRanks(options_, *executor_);
 }
 
 void Trainer::MastersChanged() { sharded_ ? sharded_->Repack(ops_) : parameters_.Repack(ops_); }
-
-void Trainer::HoldWeights() {
-  if (sharded_) sharded_->Hold();
-}
-
-void Trainer::ReleaseWeights() {
-  if (sharded_) sharded_->Release();
-}
 
 namespace {
 
@@ -129,8 +138,11 @@ void AddNumbers(std::span<const double> numbers, PreferenceFigures* sum) {
   sum->pairs += static_cast<int64_t>(numbers[7]);
 }
 
+// Ranks with the same part of the matrices: each has rows of its own.
+constexpr auto kRowRanks = Collectives::Group::kRows;
+
 std::vector<double> FromAll(Collectives* ranks, std::vector<double> mine) {
-  return ranks == nullptr ? mine : ranks->AllGather(mine);
+  return ranks == nullptr ? mine : ranks->AllGather(mine, kRowRanks);
 }
 
 // Calls `compute` for batches 0 … n - 1, each on one rank. Returns `width` numbers per batch. With
@@ -138,8 +150,8 @@ std::vector<double> FromAll(Collectives* ranks, std::vector<double> mine) {
 template <class Compute>
 std::vector<double> ShareBatches(Collectives* ranks, bool together, size_t n, size_t width,
                                  const Compute& compute) {
-  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size());
-  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank());
+  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size_of(kRowRanks));
+  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank_in(kRowRanks));
   const size_t each = (n + size - 1) / size;
   ProgressTask task("evaluating", "batches", static_cast<int64_t>(n));
   std::vector<double> mine(each * width, 0.0);
@@ -188,6 +200,7 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   const double terms = options_.dpo ? pairs : result.total_weights;
   const std::vector<double> mine_done = TrainOnAll(batches, static_cast<float>(1 / terms), rows);
   if (options_.ranks != nullptr) SumOverRanks(batches.size());
+  if (is_split()) SumOverTensor();
   const std::vector<double> all = InRowOrder(FromAll(options_.ranks, mine_done), kBatchResults);
   double correct = 0;
   PreferenceFigures figures;
@@ -218,17 +231,39 @@ void Trainer::SumOverRanks(size_t n_batches) {
   } else if (overlaps(n_batches)) {
     options_.ranks->Wait();
   } else if (is_sharded()) {
-    options_.ranks->ReduceScatter(parameters_.flat_gradient());
+    options_.ranks->ReduceScatter(parameters_.flat_gradient(), kRows);
   } else {
-    options_.ranks->AllReduce(parameters_.flat_gradient());
+    options_.ranks->AllReduce(parameters_.flat_gradient(), kRows);
   }
+}
+
+void Trainer::SumOverTensor() {
+  const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
+  const TensorSplit& tensor = parameters_.tensor();
+  // Calls work(gradient, elements) for this rank's part of each such weight.
+  const auto each = [&](const auto& work) {
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      if (!tensor.weights[i].sums_gradient || !parameters_.trained()[i]) continue;
+      const auto [begin, end] = parameters_.OwnRange(i, parameters_.shard().rank);
+      work(parameters_.gradients()[i] + begin, static_cast<size_t>(end - begin));
+    }
+  };
+  std::vector<float> sums;
+  each([&](const float* part, size_t n) { sums.insert(sums.end(), part, part + n); });
+  if (sums.empty()) return;
+  options_.ranks->AllReduce(sums, Collectives::Group::kTensor);
+  size_t next = 0;
+  each([&](float* part, size_t n) {
+    std::copy_n(sums.begin() + static_cast<int64_t>(next), n, part);
+    next += n;
+  });
 }
 
 // Ranks that share parameters have neighbouring micro-batches (NextBatches of run_parts.h).
 std::vector<double> Trainer::InRowOrder(std::vector<double> by_rank, size_t width) const {
   if (!sharded_) return by_rank;
   const auto fsdp = static_cast<size_t>(parameters_.shard().size);
-  const auto ranks = static_cast<size_t>(options_.ranks->size());
+  const auto ranks = static_cast<size_t>(options_.ranks->size_of(kRows));
   const size_t own = by_rank.size() / width / ranks;
   std::vector<double> in_order(by_rank.size());
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -281,8 +316,10 @@ CrossEntropyResult Trainer::TrainOnLast(const MicroBatch& batch, float scale, do
   executor_->set_on_backward([&](size_t done) {
     for (; next < buckets_.size() && buckets_[next].ready <= done; ++next) {
       const GradientBucket& bucket = buckets_[next];
-      options_.ranks->StartAllReduce(parameters_.flat_gradient().subspan(
-          static_cast<size_t>(bucket.begin), static_cast<size_t>(bucket.end - bucket.begin)));
+      options_.ranks->StartAllReduce(
+          parameters_.flat_gradient().subspan(static_cast<size_t>(bucket.begin),
+                                              static_cast<size_t>(bucket.end - bucket.begin)),
+          kRows);
     }
   });
   const CrossEntropyResult result =
@@ -386,7 +423,35 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   return result;
 }
 
+// Sums of squares: of the weights that all ranks of the tensor axis have, which count once, and of
+// their parts of the others.
+double Trainer::SplitGradientNorm() {
+  std::array<double, 2> sums = {0, 0};
+  const std::vector<double> blocks = SquaredBlocks(ops_, parameters_.states());
+  size_t block = 0;
+  for (size_t s = 0; s < parameters_.states().size(); ++s) {
+    const WeightSplit& split = parameters_.tensor().weights[parameters_.weight_of_state(s)];
+    const int64_t end = (parameters_.states()[s].elements + kNormBlock - 1) / kNormBlock;
+    for (int64_t b = 0; b < end; ++b) {
+      sums[split.axis == WeightSplit::Axis::kWhole ? 0 : 1] += blocks[block++];
+    }
+  }
+  const auto add = [&](size_t first, Collectives::Group group) {
+    const std::vector<double> all =
+        options_.ranks->AllGather(std::span<const double>(sums).subspan(first), group);
+    const size_t width = sums.size() - first;
+    for (size_t i = first; i < sums.size(); ++i) {
+      sums[i] = 0;
+      for (size_t at = i - first; at < all.size(); at += width) sums[i] += all[at];
+    }
+  };
+  if (is_sharded()) add(0, sharded_ ? Collectives::Group::kFsdp : kRows);
+  add(1, Collectives::Group::kTensor);
+  return std::sqrt(sums[0] + sums[1]);
+}
+
 double Trainer::GradientNorm() {
+  if (is_split()) return SplitGradientNorm();
   if (!is_sharded()) return GlobalNorm(ops_, parameters_.states());
   // Every block lies in one part, so its sum has the bits of a run without shards.
   const std::vector<double> mine = parameters_.InUnits(SquaredBlocks(ops_, parameters_.states()));
@@ -418,7 +483,7 @@ void Trainer::GatherMasters() {
     all.resize(n * static_cast<size_t>(shard.size));
     parameters_.PackMasters(shard.rank * part + at, mine);
     options_.ranks->AllGather(std::as_bytes(std::span(mine)),
-                              std::as_writable_bytes(std::span(all)));
+                              std::as_writable_bytes(std::span(all)), kRows);
     for (int rank = 0; rank < shard.size; ++rank) {
       if (rank == shard.rank) continue;
       parameters_.UnpackMasters(rank * part + at,

@@ -50,6 +50,9 @@ struct TrainerOptions {
   // Ranks that share the parameters (FSDP): each keeps its part of masters, gradients, moments and
   // weights. They divide the number of ranks; `ranks` is arranged for them. 1: every rank has all.
   int64_t fsdp = 1;
+  // Ranks that share each matrix and compute the same rows (training/program/tensor_split.h);
+  // `ranks` is arranged for them. Without `ranks` the first of them is described.
+  int tensor = 1;
   // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
   // power of two of them, every number of ranks gives the same bits.
   bool tree_sums = false;
@@ -126,10 +129,6 @@ class Trainer {
   const ParameterStore& parameters() const { return parameters_; }
   // Call this after changing the masters from outside (loading, resuming).
   void MastersChanged();
-  // Lets one rank run the executor alone from Hold until Release, when ranks share the weights. All
-  // ranks call them.
-  void HoldWeights();
-  void ReleaseWeights();
   Executor& executor() { return *executor_; }
   // Records the time of later steps and evaluations in `trace`; null: stops recording.
   void set_trace(Trace* trace) {
@@ -163,10 +162,16 @@ class Trainer {
   bool is_sharded() const { return parameters_.shard().size > 1; }
   // Adds this rank's gradients to those of the others.
   void SumOverRanks(size_t n_batches);
+  // Adds the parts of gradients that the ranks of the tensor axis have of whole weights.
+  void SumOverTensor();
   // Figures of all micro-batches of a step, `width` numbers each, in the order of their rows.
   std::vector<double> InRowOrder(std::vector<double> by_rank, size_t width) const;
   // The norm of the whole gradient.
   double GradientNorm();
+  double SplitGradientNorm();  // with a tensor split
+  bool is_split() const { return parameters_.tensor().is_split(); }
+  // Ranks with the same part of the matrices.
+  static constexpr auto kRows = Collectives::Group::kRows;
   // Gives all ranks the masters that each has updated.
   void GatherMasters();
   // Adds the gradient of local micro-batch i to the tree of `n`, which must be a power of two. With
@@ -186,7 +191,8 @@ class Trainer {
   const Program program_;
   std::vector<engine::RopeTable> ropes_;
   ParameterStore parameters_;
-  engine::Weights weights_;  // the program's weights: the base's, then the parameters
+  std::vector<AlignedBuffer> base_parts_;  // with a tensor split, of the base's matrices
+  engine::Weights weights_;                // the program's weights: the base's, then the parameters
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ShardedWeights> sharded_;  // null: every rank has all weights
   Trace* trace_ = nullptr;

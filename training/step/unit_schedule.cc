@@ -58,8 +58,8 @@ UnitNeeds UnitNeedsOf(const std::vector<engine::WeightSpec>& specs,
   }
   const auto largest = [](std::vector<int64_t> bytes, size_t n) {
     std::sort(bytes.rbegin(), bytes.rend());
-    bytes.resize(std::min(bytes.size(), n));
-    return std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    const auto end = bytes.begin() + static_cast<int64_t>(std::min(bytes.size(), n));
+    return std::accumulate(bytes.begin(), end, int64_t{0});
   };
   return {largest(weights, kKeptUnits), largest(gradients, kMostSums + 1)};
 }

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "engine/base/check.h"
+#include "engine/tensor/split_mix.h"
 
 namespace tandem::convert {
 namespace {
@@ -42,16 +43,13 @@ struct Block {
   const double* column(int64_t i) const { return values.data() + i * length; }
 };
 
-// Returns numbers in [-1, 1) that depend only on their position (splitmix64).
+// Returns numbers in [-1, 1) that depend only on their position.
 Block RandomBlock(int64_t length, int64_t count) {
   Block block(length, count);
   uint64_t state = kSeed;
   for (double& value : block.values) {
-    state += 0x9e3779b97f4a7c15u;
-    uint64_t z = state;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    value = static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-52 - 1;
+    value = static_cast<double>(engine::SplitMix64(state) >> 11) * 0x1p-52 - 1;
+    state += engine::kSplitMixStep;
   }
   return block;
 }

@@ -160,6 +160,50 @@ TEST_F(Checkpoints, WhatIsSetAsideIsNeitherFoundNorDeleted) {
   EXPECT_NE(store.SetAside(), aside);
 }
 
+TEST_F(Checkpoints, WeightsOfAnEarlierRunAreSetAsideToo) {
+  const fs::path parameters = dir_.path() / "parameters";
+  fs::create_directories(parameters / "step-10");
+  CheckpointStore store(Dir(), 1);
+  const fs::path aside = store.SetAside(parameters);
+  EXPECT_TRUE(fs::exists(aside / "parameters" / "step-10"));
+  EXPECT_FALSE(fs::exists(parameters));
+  EXPECT_TRUE(store.SetAside(parameters).empty());
+}
+
+// A run that returns to a checkpoint reaches the same step with other weights.
+TEST_F(Checkpoints, KeptWeightsAreOfTheLastPass) {
+  const fs::path parameters = dir_.path() / "parameters";
+  CheckpointStore store(Dir(), 1);
+  store.KeepParameters(parameters, {});
+  for (const char* pass : {"first", "second"}) {
+    CheckpointContents contents = Contents(10);
+    contents.texts["pass.txt"] = pass;
+    store.Save(contents);
+    store.Save(Contents(20));
+    EXPECT_EQ(engine::ReadWholeFile(parameters / "step-10" / "pass.txt", 100), pass);
+    store.Clear(20);
+  }
+}
+
+TEST_F(Checkpoints, AFaultAfterTheSaveDoesNotUndoIt) {
+  const fs::path parameters = dir_.path() / "parameters";
+  CheckpointStore store(Dir(), 1);
+  store.KeepParameters(parameters, {});
+  std::ofstream(parameters) << "a file in its place";
+  store.Save(Contents(10));
+  EXPECT_EQ(store.TakeFault(), "");
+  EXPECT_EQ(store.Save(Contents(20)).filename(), "000000000020");
+  EXPECT_NE(store.TakeFault(), "");
+  EXPECT_EQ(Newest(store)->step, 20);
+  EXPECT_TRUE(fs::exists(Dir() / "000000000010")) << "its weights are nowhere else";
+  fs::remove(parameters);
+  store.Save(Contents(30));
+  EXPECT_EQ(store.TakeFault(), "");
+  EXPECT_FALSE(fs::exists(Dir() / "000000000010"));
+  EXPECT_TRUE(fs::exists(parameters / "step-10"));
+  EXPECT_TRUE(fs::exists(parameters / "step-20"));
+}
+
 TEST_F(Checkpoints, AFullDiskLeavesTheOldOnesAndNoLitter) {
   CheckpointStore store(Dir(), 3);
   store.Save(Contents(10));

@@ -66,6 +66,25 @@ TEST(Shards, FoldersOfConvertedSetsAreSplitsToo) {
   EXPECT_EQ(Names(ListShards(dir / "default/train")), (Strs{"0000.parquet", "0001.parquet"}));
 }
 
+TEST(Shards, ArrayRecordShardsHaveTheirNumberBehindTheExtension) {
+  tests::TemporaryDir dir;
+  for (const char* name : {"c4-train.array_record-00001-of-00002", "c4-validation.arrayrecord",
+                           "c4-train.array_record-00000-of-00002"}) {
+    Write(dir / name, "");
+  }
+  EXPECT_EQ(Names(ListShards(dir.path(), "c4-train")),
+            (Strs{"c4-train.array_record-00000-of-00002", "c4-train.array_record-00001-of-00002"}));
+  EXPECT_EQ(Names(ListShards(dir.path(), "c4-validation")), Strs{"c4-validation.arrayrecord"});
+  fs::remove(dir / "c4-train.array_record-00001-of-00002");
+  FaultText(ErrorCode::kInvalidArgument, [&] { ListShards(dir.path(), "c4-train"); });
+
+  EXPECT_TRUE(IsArrayRecordName("a/x.array_record-00000-of-01024"));
+  for (const char* other : {"x.array_record-", "x.array_record.json", "x.array_record-of-2",
+                            "array_record-00000-of-00001"}) {
+    EXPECT_FALSE(IsArrayRecordName(other)) << other;
+  }
+}
+
 TEST(Shards, AMissingShardIsAnError) {
   tests::TemporaryDir dir;
   Write(dir / "train-00000-of-00003.parquet", "");

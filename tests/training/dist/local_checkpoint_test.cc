@@ -83,6 +83,34 @@ TEST_F(LocalCheckpointTest, BothKeysAreNeeded) {
   }
 }
 
+// On several hosts a local directory exists on one of them only. All ranks say so before a tensor
+// moves, and go on together.
+TEST_F(LocalCheckpointTest, ADirectoryThatARankLacksIsRefusedByItsKey) {
+  TrainSpec spec = LocalSpec({"ici_fsdp_parallelism=2"});
+  spec.step_shape = StepShape{2, 4, 2, 2};
+  MustWorkOnRanks(2, [&](Collectives& ranks) {
+    ranks.Arrange(2);
+    RunParts parts(spec, {}, &ranks);
+    InitialWeights(parts);
+    parts.trainer.MastersChanged();
+    SharedFiles files(parts, true, "checkpoint.local_directory");
+    const auto error = ErrorOf({ErrorCode::kIo}, [&] {
+      files.WriteAll([&](const SharedFiles::Write& write) { write(dir_.path() / "absent"); });
+    });
+    EXPECT_EQ(error.has_value(), ranks.is_first());
+    if (error) {
+      EXPECT_NE(std::string(error->what()).find("checkpoint.local_directory must be"),
+                std::string::npos)
+          << error->what();
+    }
+    std::filesystem::create_directories(dir_.path() / "there");
+    size_t n = 0;
+    files.WriteAll(
+        [&](const SharedFiles::Write& write) { n = write(dir_.path() / "there").size(); });
+    EXPECT_EQ(n, ranks.is_first() ? 2u : 0u);
+  });
+}
+
 TEST(SharedFilesTest, EveryWriterGetsFilesAndEveryTensorAPlace) {
   for (const int writers : {1, 2, 3, 8}) {
     for (const int64_t most : {int64_t{1}, int64_t{100}, int64_t{1000}, INT64_MAX}) {

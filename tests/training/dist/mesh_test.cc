@@ -47,8 +47,12 @@ TEST(MeshTest, RefusesWhatDoesNotGiveTheNumberOfRanks) {
   EXPECT_NE(FaultIn("1,1,1,1", 1).find("more than three"), std::string::npos);
 }
 
-TEST(MeshTest, RefusesTheUnsupportedAxisByName) {
-  EXPECT_NE(FaultIn("tensor=2", 2).find("ici_tensor_parallelism"), std::string::npos);
+TEST(MeshTest, TensorIsTheInnermostAxis) {
+  const Mesh mesh = ResolveMesh(ParseMesh("fsdp=2,tensor=2"), 8);
+  EXPECT_EQ(mesh.data, 2);
+  EXPECT_EQ(mesh.fsdp, 2);
+  EXPECT_EQ(mesh.tensor, 2);
+  EXPECT_EQ(ResolveMesh(ParseMesh("tensor=-1,data=2"), 8).tensor, 4);
 }
 
 std::optional<LaunchedRank> Find(const std::map<std::string, std::string>& variables) {

@@ -4,6 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstring>
+
+#include "training/run/run_reference.h"
+
 namespace tandem::training {
 namespace {
 
@@ -67,11 +72,11 @@ TEST_F(RanksRunTest, RowsThatRanksCannotShareAreRefused) {
     EXPECT_NE(std::string(ToError(fault).what()).find("per_device_batch_size"), std::string::npos);
   }
   EXPECT_FALSE(std::filesystem::exists(dir_.path() / "three"));
-  const auto error = ErrorOf([&] { SplitStep(Spec({"world_invariant=3"}), 1); });
+  const auto error = ErrorOf([&] { SplitStep(Spec({"world_invariant=3"}), {}); });
   ASSERT_TRUE(error);
   EXPECT_NE(std::string(error->what()).find("power of two"), std::string::npos);
-  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=16"}), 1); }));  // 8 rows
-  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=2"}), 4); }));
+  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=16"}), {}); }));  // 8 rows
+  EXPECT_TRUE(ErrorOf([&] { SplitStep(Spec({"world_invariant=2"}), {.data = 4}); }));
 }
 
 TEST_F(RanksRunTest, RanksWithDifferentSpecsAreRefused) {
@@ -310,6 +315,73 @@ TEST_F(GemmaRanksTest, PairsOfAnswersWithASharedAdapter) {
   ExpectTheSameBits(ChatSpec("train.dpo", "pairs.jsonl",
                              {"world_invariant=4", "lora.rank=4", "lora.dropout=0.1"}),
                     true);
+}
+
+// The reference has the split of the policy, so that the first loss is log 2 here too.
+TEST_F(GemmaRanksTest, PairsOfAnswersWithSharedMatrices) {
+  const TrainSpec spec = ChatSpec("train.dpo", "pairs.jsonl", {"precision.compute=f32"});
+  Run(spec, "one");
+  TrainSpec split = spec;
+  split.parallel.mesh.tensor.ici = 2;
+  for (const int size : {2, 4}) {
+    const std::string name = std::to_string(size);
+    RunOn(size, split, name);
+    EXPECT_EQ(Losses(name).at(0), Losses("one").at(0));
+    ExpectNear("one", name, 1e-3);
+  }
+}
+
+// Each rank computes half of the pairs, so that none waits for the other's pass over all of them.
+TEST_F(GemmaRanksTest, RanksShareTheReferenceOfPairs) {
+  const auto prepare = [&](int64_t fsdp, int64_t ranks, const std::string& name, Collectives* group,
+                           Trace* trace) {
+    TrainSpec spec = ChatSpec("train.dpo", "pairs.jsonl", {});
+    spec.step_shape = StepShape{2, 4, ranks, fsdp};
+    if (group != nullptr) group->Arrange(static_cast<int>(fsdp));
+    JobContext context;
+    context.dir = dir_.path() / name;
+    RunParts parts(spec, context, group);
+    ValidationSet validation(spec, parts.files, parts.pool);
+    parts.trainer.set_trace(trace);
+    const auto quiet = [](const std::string&) {};
+    const ReferenceJob job{.parts = parts,
+                           .validation = &validation,
+                           .dir = context.dir,
+                           .cache_dir = {},
+                           .resumes = false,
+                           .stop = {},
+                           .report = quiet,
+                           .warn = quiet};
+    EXPECT_TRUE(PrepareReference(job));
+    std::vector<PairLogProbs> all = parts.reference;
+    for (const MicroBatch& batch : validation.batches()) {
+      for (const PairRows& pair : batch.pairs) all.push_back(pair.reference);
+    }
+    EXPECT_FALSE(PrepareReference(job)) << "it is on disk";
+    return all;
+  };
+  const auto spans = [](const Trace& trace) {
+    const std::string json = trace.ChromeJson();
+    size_t n = 0;
+    for (size_t at = 0; (at = json.find("\"dur\"", at)) != std::string::npos; ++at) ++n;
+    return n;
+  };
+  Trace whole;
+  const std::vector<PairLogProbs> one = prepare(1, 1, "one", nullptr, &whole);
+  ASSERT_EQ(one.size(), 48u);
+  for (const int fsdp : {1, 2}) {
+    std::array<Trace, 2> traces;
+    MustWorkOnRanks(2, [&](Collectives& ranks) {
+      const auto two = prepare(fsdp, 2, "two" + std::to_string(fsdp), &ranks,
+                               &traces[static_cast<size_t>(ranks.rank())]);
+      ASSERT_EQ(two.size(), one.size());
+      EXPECT_EQ(std::memcmp(two.data(), one.data(), one.size() * sizeof(PairLogProbs)), 0);
+    });
+    EXPECT_GT(spans(traces[0]), 0u);
+    EXPECT_EQ(spans(traces[0]), spans(traces[1])) << fsdp;
+    if (fsdp > 1) continue;  // other spans too
+    EXPECT_EQ(spans(traces[1]), spans(whole) / 2);
+  }
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include "engine/base/attempt.h"
 #include "tests/training/tiny_run.h"
+#include "training/setup/memory_needs.h"
+#include "training/setup/model_files.h"
 
 namespace tandem::training {
 namespace {
@@ -33,6 +35,57 @@ TEST_F(ShardingTest, ShowsSharedParameters) {
   EXPECT_NE(text.find("data 1 x fsdp 4 x tensor 1"), std::string::npos) << text;
   EXPECT_NE(text.find("; 0 % of masters"), std::string::npos) << text;
   EXPECT_NE(text.find("gathered"), std::string::npos) << text;
+}
+
+// Ranks divide trained weights only.
+TEST_F(ShardingTest, FrozenWeightsAreWholeOnEveryRank) {
+  TrainSpec spec = Spec("model.trainable=layers\\.0\\.");
+  const ModelFiles files = LoadModelFiles(spec);
+  const auto bytes_of = [&](const char* name) {
+    for (const MemoryClass& one : FindMemoryNeeds(spec, files).classes) {
+      if (one.name == name) return one.bytes;
+    }
+    ADD_FAILURE() << name;
+    return int64_t{0};
+  };
+  const int64_t masters = bytes_of("masters");
+  const int64_t trained = bytes_of("gradients");  // four bytes an element, as masters
+  ASSERT_LT(trained, masters);
+  spec.step_shape = StepShape{2, 4, 4, 4};
+  EXPECT_EQ(bytes_of("gradients"), (trained + 3) / 4);
+  EXPECT_EQ(bytes_of("masters"), masters - trained + (trained + 3) / 4);
+}
+
+// A rank holds a file at a time: of weights (2 bytes an element) or of moments (8), the low halves
+// of masters (2) and the moving average (4).
+TEST_F(ShardingTest, CountsTheStateThatACheckpointGathers) {
+  const auto export_of = [&](const std::string& word, int64_t fsdp) {
+    TrainSpec spec = Spec(word);
+    spec.step_shape = StepShape{4, 2, 2, fsdp};
+    const ModelFiles files = LoadModelFiles(spec);
+    const MemoryNeeds needs = FindMemoryNeeds(spec, files);
+    int64_t elements = 0;
+    for (const auto& weight : needs.program.weight_specs) elements += weight.n * weight.k;
+    for (const MemoryClass& one : needs.classes) {
+      if (one.name == "export") {
+        return static_cast<double>(one.bytes) / static_cast<double>(elements);
+      }
+    }
+    return 0.0;
+  };
+  EXPECT_EQ(export_of("precision.compute=bf16", 1), 2);
+  EXPECT_EQ(export_of("shard_optimizer_over_data=true", 1), 2 + 8);
+  EXPECT_EQ(export_of("precision.compute=bf16", 2), 8 + 2);
+  EXPECT_EQ(export_of("train.optimizer.ema_decay=0.5", 2), 8 + 2 + 4);
+}
+
+// The halves of matrices; norms and embeddings are whole.
+TEST_F(ShardingTest, ShowsSharedMatrices) {
+  const std::string text = DescribeSharding(Spec("ici_tensor_parallelism=2"), 4);
+  EXPECT_NE(text.find("data 2 x fsdp 1 x tensor 2"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 micro-batches of 4 rows, 1 for each rank"), std::string::npos) << text;
+  EXPECT_NE(text.find("over the tensor axis"), std::string::npos) << text;
+  EXPECT_EQ(text.find("100 % of masters"), std::string::npos) << text;
 }
 
 TEST_F(ShardingTest, RefusesANumberOfRanksThatDoesNotSuit) {

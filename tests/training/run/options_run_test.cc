@@ -3,11 +3,13 @@
 #include <cmath>
 
 #include "engine/adapter/lora_adapter.h"
+#include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/kernels/kernels.h"
 #include "tests/support/model_harness.h"
 #include "tests/training/tiny_run.h"
 #include "training/plan/plan.h"
+#include "training/setup/data_view.h"
 #include "training/setup/run_parts.h"
 
 namespace tandem::training {
@@ -148,6 +150,55 @@ TEST_F(TrainerOptionsTest, MixturesWindowsAndGrainsOrderResumeBitwise) {
     EXPECT_NE(Losses("whole-" + name), Losses("plain")) << name;
   // Two rows of 64 places, all trained.
   EXPECT_EQ(Metrics("whole-all").front()["learning/total_weights"], 128);
+}
+
+TEST_F(TrainerOptionsTest, AMixtureKnowsWhatItsPartsAre) {
+  std::ofstream(dir_.path() / "a.jsonl") << "{\"text\": \"A bird sang in the tree.\"}\n";
+  std::ofstream(dir_.path() / "b.jsonl") << "{\"text\": \"A fish swam in the sea.\"}\n"
+                                            "{\"text\": \"A fox ran home.\"}\n";
+  const auto path = [&](const char* name) { return (dir_.path() / name).string(); };
+  const TrainSpec rows = Spec({"data.train=" + path("a.jsonl") + ";" + path("b.jsonl"),
+                               "data.mixture_weights=[1, 1]", "steps=1"});
+  Run(rows, "rows");
+  EXPECT_EQ(CountEvents("message", "3 samples of 3 rows (text)"), 1);
+  EXPECT_EQ(CountEvents("message", "unchanged since an earlier check"), 0);
+  Run(rows, "rows");
+  EXPECT_EQ(CountEvents("message", "unchanged since an earlier check"), 1);
+
+  const TrainSpec mixed = Spec({"data.train=" + path("a.jsonl") + ";" + path("train.txt"),
+                                "data.mixture_weights=[1, 1]", "steps=1"});
+  Run(mixed, "mixed");
+  EXPECT_EQ(CountEvents("message", "of 2 paths (text, plain)"), 1);
+  // One prepared file would hold the parts in a row, and some of them twice or never.
+  ThreadPool pool(1);
+  const auto error = ::tandem::ErrorOf([&] {
+    PrepareData(mixed, LoadModelFiles(mixed), pool, DataSplit::kTrain, dir_.path() / "x.tok");
+  });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("data.mixture_weights: "), std::string::npos);
+}
+
+// A run that begins anew does not keep the weights of the run before it.
+TEST_F(TrainerOptionsTest, WeightsOfDeletedCheckpointsAreOfThisRun) {
+  const std::vector<std::string> words = {"steps=6", "checkpoint.period=2", "checkpoint.keep=1",
+                                          "checkpoint.keep_parameters=true",
+                                          "checkpoint.async=false"};
+  const auto step2 = [&] {
+    return engine::ReadWholeFile(dir_.path() / "run" / "parameters/step-2/model.safetensors",
+                                 1 << 28);
+  };
+  Run(Spec(words));
+  const std::string before = step2();
+  for (const bool deletes : {false, true}) {
+    std::vector<std::string> other = words;
+    other.push_back("learning_rate=" + std::string(deletes ? "1e-2" : "1e-1"));
+    other.push_back("checkpoint.resume=" + std::string(deletes ? "true" : "false"));
+    if (deletes) fs::remove_all(dir_.path() / "run" / "checkpoints");
+    const std::string old = step2();
+    Run(Spec(other));
+    EXPECT_NE(step2(), old) << deletes;
+  }
+  EXPECT_NE(step2(), before);
 }
 
 TEST_F(TrainerOptionsTest, OrderKeysAreCheckedTogether) {

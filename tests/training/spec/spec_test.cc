@@ -181,16 +181,14 @@ TEST(TrainSpec, TheMeshHasMaxTextsKeys) {
   EXPECT_EQ(ResolveMesh(spec.parallel.mesh, 8).data, 8);
   EXPECT_TRUE(spec.notes.empty());
   EXPECT_EQ(ResolveMesh(Parse(kMinimal, {"mesh=[4, 1]"}).parallel.mesh, 4).data, 4);
+  const TrainSpec split =
+      Parse(kMinimal, {"ici_tensor_parallelism=2", "dcn_tensor_parallelism=2"});
+  EXPECT_EQ(ResolveMesh(split.parallel.mesh, 8).tensor, 4);
   // One rank runs, so a spec for two is refused.
   EXPECT_THROW(ResolveMesh(Parse(kMinimal, {"dcn_data_parallelism=2"}).parallel.mesh, 1), Error);
 }
 
 TEST(TrainSpec, UnsupportedAxesAreRefusedByNameWithTheWayOut) {
-  for (const char* word : {"ici_tensor_parallelism=2", "dcn_tensor_parallelism=2"}) {
-    const std::string faults = FaultsOf(kMinimal, {word});
-    EXPECT_NE(faults.find(std::string(word).substr(0, 8)), std::string::npos) << faults;
-    EXPECT_NE(faults.find("ici_data_parallelism=-1"), std::string::npos) << word << ": " << faults;
-  }
   EXPECT_NE(FaultsOf(kMinimal, {"mesh=2x2"}).find("must be a number of ranks"), std::string::npos);
   for (const char* word : {"ici_sequence_parallelism=2", "dcn_expert_parallelism=4"}) {
     EXPECT_NE(FaultsOf(kMinimal, {word}).find("the axes data, fsdp and tensor only"),
@@ -451,6 +449,29 @@ TEST(SpecKeys, NumbersOutOfRangeAreFaults) {
     }
   }
   EXPECT_GT(n_keys, 50);
+}
+
+TEST(SpecKeys, KeysThatTheOptimiserDoesNotReadGiveANote) {
+  const auto notes = [](const std::vector<std::string>& words) {
+    std::string text;
+    for (const std::string& note : Parse(kMinimal, words).notes) text += note + "\n";
+    return text;
+  };
+  EXPECT_EQ(notes({"opt_type=sgd", "train.optimizer.momentum=0.9", "adam_weight_decay=0"}), "");
+  EXPECT_EQ(notes({"opt_type=adamw", "adam_b1=0.5", "adam_weight_decay=0.2"}), "");
+  EXPECT_EQ(notes({"opt_type=lion", "adam_b2=0.98", "adamw_mask=[bias]"}), "");
+  EXPECT_EQ(notes({"opt_type=adamw", "muon_beta=0.95"}), "") << "the default";
+  EXPECT_EQ(
+      notes({"opt_type=adamw", "train.optimizer.momentum=0.9"}),
+      "train.optimizer.momentum has no effect: it applies to train.optimizer.type sgd only\n");
+  EXPECT_NE(notes({"opt_type=adam", "adam_weight_decay=0.2"}).find("weight_decay has no effect"),
+            std::string::npos);
+  EXPECT_NE(notes({"opt_type=adafactor", "adam_b2=0.9"}).find("b2 has no effect"),
+            std::string::npos);
+  EXPECT_NE(notes({"lr_schedule_type=constant", "warmup_steps=10"}).find("warmup_steps has no"),
+            std::string::npos);
+  EXPECT_NE(notes({"wsd_decay_steps_fraction=0.5"}).find("wsd_decay_fraction has no"),
+            std::string::npos);
 }
 
 TEST(SpecKeys, AKeyIsExplainedWithItsValueAndOrigin) {

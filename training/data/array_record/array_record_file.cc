@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "engine/io/mapped_file.h"
 #include "training/data/array_record/byte_reader.h"
@@ -17,16 +18,31 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kBlock = 65536;
 constexpr uint64_t kBlockHeader = 24;  // hash, distances to the chunks before and after
+constexpr uint64_t kUsable = kBlock - kBlockHeader;  // bytes of chunks in a block
 constexpr uint64_t kChunkHeader = 40;  // hash, data size, data hash, type and records, decoded size
+constexpr uint64_t kMaxVarint = 10;    // bytes
 
 constexpr char kSignature = 's', kMetadata = 'm', kPadding = 'p', kSimple = 'r', kTransposed = 't';
 
+// The end of n > 0 bytes of a chunk from `begin` on, with the block headers between them. A chunk
+// at a block's edge begins with the block's header.
+uint64_t EndOf(uint64_t begin, uint64_t n) {
+  const uint64_t in_block = begin % kBlock;
+  const uint64_t used = (in_block == 0 ? 0 : in_block - kBlockHeader) + n;
+  const uint64_t blocks = (used - 1) / kUsable;
+  return begin - in_block + blocks * kBlock + kBlockHeader + (used - blocks * kUsable);
+}
+
+// No chunk begins within a block header or just after it.
+bool IsBoundary(uint64_t at) { return at % kBlock == 0 || at % kBlock > kBlockHeader; }
+
 // Values after their decoded size, unpacked by zstd.
-std::vector<std::byte> UnpackZstd(std::span<const std::byte> packed, const std::string& name) {
+std::vector<std::byte> UnpackZstd(std::span<const std::byte> packed, uint64_t most,
+                                  const std::string& name) {
   ByteReader reader(packed, name);
   const uint64_t size = reader.Varint();
-  if (size > ArrayRecordFile::kMaxChunkBytes) {
-    throw Error(ErrorCode::kDataLoss, name + ": a chunk has more than 1 GiB");
+  if (size > most) {
+    throw Error(ErrorCode::kDataLoss, name + ": a chunk has more bytes than its header says");
   }
   std::vector<std::byte> out(static_cast<size_t>(size));
   const auto rest = reader.rest();
@@ -37,13 +53,14 @@ std::vector<std::byte> UnpackZstd(std::span<const std::byte> packed, const std::
   return out;
 }
 
-std::vector<std::byte> Unpack(char compression, std::span<const std::byte> packed,
+// At most `most` bytes.
+std::vector<std::byte> Unpack(char compression, std::span<const std::byte> packed, uint64_t most,
                               const std::string& name) {
   switch (compression) {
     case 0:
       return {packed.begin(), packed.end()};
     case 'z':
-      return UnpackZstd(packed, name);
+      return UnpackZstd(packed, most, name);
     default:
       throw Error(ErrorCode::kUnsupported,
                   name + ": is compressed with " + (compression == 'b' ? "Brotli" : "Snappy") +
@@ -57,16 +74,19 @@ void ArrayRecordFile::Damaged(uint64_t at, const std::string& what) const {
   throw Error(ErrorCode::kDataLoss, name_ + ": at byte " + std::to_string(at) + ": " + what);
 }
 
-std::shared_ptr<const ArrayRecordFile> ArrayRecordFile::Open(const fs::path& path) {
+std::shared_ptr<const ArrayRecordFile> ArrayRecordFile::Open(const fs::path& path,
+                                                             std::shared_ptr<ChunkCache> cache) {
   auto file = engine::MappedFile::Open(path);
   const std::span<const std::byte> bytes = file->bytes();
-  return Of(bytes, std::move(file), path.string());
+  return Of(bytes, std::move(file), path.string(), std::move(cache));
 }
 
 std::shared_ptr<const ArrayRecordFile> ArrayRecordFile::Of(std::span<const std::byte> bytes,
                                                            std::shared_ptr<const void> owner,
-                                                           const std::string& name) {
-  const std::shared_ptr<ArrayRecordFile> file(new ArrayRecordFile(bytes, std::move(owner), name));
+                                                           const std::string& name,
+                                                           std::shared_ptr<ChunkCache> cache) {
+  const std::shared_ptr<ArrayRecordFile> file(
+      new ArrayRecordFile(bytes, std::move(owner), name, std::move(cache)));
   file->Index();
   return file;
 }
@@ -105,18 +125,10 @@ ArrayRecordFile::Header ArrayRecordFile::ReadHeader(uint64_t begin) const {
   header.n_records = reader.Fixed(7);
   header.decoded_size = reader.Fixed(8);
   if (header.data_size > bytes_.size()) Damaged(begin, "a chunk is larger than the file");
-  // Block headers interrupt the data.
-  const uint64_t left = kBlock - at % kBlock;
-  header.end = at + header.data_size;
-  if (header.data_size > left) {
-    const uint64_t whole = kBlock - kBlockHeader;
-    header.end += (header.data_size - left + whole - 1) / whole * kBlockHeader;
-  }
-  // A chunk takes at least a byte for each record, and does not end within a block header.
-  const uint64_t least = begin + header.n_records;
-  const uint64_t in_header = least % kBlock;
-  const bool must_round = in_header != 0 && in_header < kBlockHeader;
-  header.end = std::max(header.end, must_round ? least - in_header + kBlockHeader : least);
+  // A chunk takes at least a byte for each record, and ends at a boundary.
+  header.end = std::max(EndOf(begin, kChunkHeader + header.data_size), begin + header.n_records);
+  if (!IsBoundary(header.end)) header.end += kBlockHeader + 1 - header.end % kBlock;
+  if (header.end > bytes_.size()) Damaged(begin, "a chunk reaches beyond the file");
   return header;
 }
 
@@ -127,8 +139,8 @@ uint64_t ArrayRecordFile::FooterOffset() const {
                 name_ + ": is no finished ArrayRecord file: its size is no multiple of 64 KiB");
   }
   const uint64_t begin = bytes_.size() - kBlock;
-  const Records records = ReadChunk(begin);
-  if (!records.empty()) {
+  const ArrayRecords records = ReadChunk(begin);
+  if (records.size() > 0) {
     ByteReader reader(std::as_bytes(std::span(records[0])), name_);
     if (reader.Byte() == ((1 << 3) | 0)) {
       const uint64_t offset = reader.Varint();
@@ -149,9 +161,6 @@ void ArrayRecordFile::Index() {
     }
     constexpr std::string_view kWithoutRecords{"smp"};
     if (header.type == kSimple) {
-      if (header.n_records > header.decoded_size + header.data_size) {
-        Damaged(at, "a chunk has more records than bytes");
-      }
       const auto n = static_cast<int64_t>(header.n_records);
       if (n > 0) chunks_.push_back({at, n_records_, n});
       n_records_ += n;
@@ -165,7 +174,7 @@ void ArrayRecordFile::Index() {
 
 // A chunk of the simple form: compression, size of the packed sizes, sizes of all records, bytes of
 // all records.
-ArrayRecordFile::Records ArrayRecordFile::ReadChunk(uint64_t begin) const {
+ArrayRecords ArrayRecordFile::ReadChunk(uint64_t begin) const {
   const Header header = ReadHeader(begin);
   if (header.type != kSimple) Damaged(begin, "a chunk of records is expected");
   uint64_t at = begin;
@@ -176,39 +185,39 @@ ArrayRecordFile::Records ArrayRecordFile::ReadChunk(uint64_t begin) const {
 
   ByteReader reader(data, name_);
   const char compression = static_cast<char>(reader.Byte());
-  const std::vector<std::byte> sizes = Unpack(compression, reader.Bytes(reader.Varint()), name_);
-  const std::vector<std::byte> values = Unpack(compression, reader.rest(), name_);
+  const std::vector<std::byte> sizes =
+      Unpack(compression, reader.Bytes(reader.Varint()), header.n_records * kMaxVarint, name_);
+  ArrayRecords records;
+  records.bytes = Unpack(compression, reader.rest(), header.decoded_size, name_);
   ByteReader size_reader(sizes, name_);
-  ByteReader value_reader(values, name_);
-  Records records;
+  records.ends.reserve(static_cast<size_t>(header.n_records));
+  uint64_t end = 0;
   for (uint64_t i = 0; i < header.n_records; ++i) {
-    const auto record = value_reader.Bytes(size_reader.Varint());
-    records.emplace_back(reinterpret_cast<const char*>(record.data()), record.size());
+    const uint64_t size = size_reader.Varint();
+    if (size > records.bytes.size() - end) Damaged(begin, "a record ends after its chunk");
+    records.ends.push_back(end += size);
   }
-  if (!size_reader.is_done() || !value_reader.is_done()) {
+  if (!size_reader.is_done() || end != records.bytes.size() || end != header.decoded_size) {
     Damaged(begin, "the records of a chunk are shorter than the chunk");
   }
   return records;
 }
 
 std::string ArrayRecordFile::Read(int64_t i) const {
+  TANDEM_CHECK(i >= 0 && i < n_records_);
   const auto after = std::upper_bound(
       chunks_.begin(), chunks_.end(), i,
       [](int64_t record, const Chunk& chunk) { return record < chunk.first_record; });
   const auto index = static_cast<size_t>(after - chunks_.begin()) - 1;
   const Chunk& chunk = chunks_[index];
-  std::shared_ptr<const Records> records;
-  {
-    const std::lock_guard lock(mutex_);
-    if (newest_ != nullptr && newest_index_ == index) records = newest_;
-  }
+  const auto record = static_cast<size_t>(i - chunk.first_record);
+  if (chunk.n_records == 1) return std::string(ReadChunk(chunk.begin)[record]);
+  auto records = cache_->Find(file_, index);
   if (records == nullptr) {
-    records = std::make_shared<const Records>(ReadChunk(chunk.begin));
-    const std::lock_guard lock(mutex_);
-    newest_ = records;
-    newest_index_ = index;
+    records = std::make_shared<const ArrayRecords>(ReadChunk(chunk.begin));
+    cache_->Add(file_, index, records);
   }
-  return records->at(static_cast<size_t>(i - chunk.first_record));
+  return std::string((*records)[record]);
 }
 
 }  // namespace tandem::training

@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "training/data/array_record/chunk_cache.h"
 
 namespace tandem::training {
 
@@ -19,16 +20,18 @@ class ArrayRecordFile {
   static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 30;  // unpacked
 
   // Maps the file and reads the header of every chunk. Throws kNotFound / kIo, and kDataLoss for a
-  // damaged or unfinished file.
-  static std::shared_ptr<const ArrayRecordFile> Open(const std::filesystem::path& path);
+  // damaged or unfinished file. Files may share a cache; without one the file has its own.
+  static std::shared_ptr<const ArrayRecordFile> Open(const std::filesystem::path& path,
+                                                     std::shared_ptr<ChunkCache> cache = nullptr);
   // Reads from bytes that `owner` keeps alive.
   static std::shared_ptr<const ArrayRecordFile> Of(std::span<const std::byte> bytes,
                                                    std::shared_ptr<const void> owner,
-                                                   const std::string& name);
+                                                   const std::string& name,
+                                                   std::shared_ptr<ChunkCache> cache = nullptr);
 
   int64_t size() const { return n_records_; }
   const std::string& name() const { return name_; }
-  // The bytes of record i. Throws kDataLoss for a damaged chunk.
+  // The bytes of record i. Throws kDataLoss for a damaged chunk. REQUIRES: 0 <= i < size().
   std::string Read(int64_t i) const;
 
  private:
@@ -46,28 +49,29 @@ class ArrayRecordFile {
     uint64_t decoded_size = 0;
     uint64_t end = 0;  // of the chunk in the file
   };
-  using Records = std::vector<std::string>;
 
   ArrayRecordFile(std::span<const std::byte> bytes, std::shared_ptr<const void> owner,
-                  std::string name)
-      : bytes_(bytes), owner_(std::move(owner)), name_(std::move(name)) {}
+                  std::string name, std::shared_ptr<ChunkCache> cache)
+      : bytes_(bytes),
+        owner_(std::move(owner)),
+        name_(std::move(name)),
+        cache_(cache ? std::move(cache) : std::make_shared<ChunkCache>()),
+        file_(cache_->NewFile()) {}
 
   void Index();
   uint64_t FooterOffset() const;
   std::vector<std::byte> Gather(uint64_t* at, uint64_t n) const;
   Header ReadHeader(uint64_t begin) const;
-  Records ReadChunk(uint64_t begin) const;
+  ArrayRecords ReadChunk(uint64_t begin) const;
   [[noreturn]] void Damaged(uint64_t at, const std::string& what) const;
 
   const std::span<const std::byte> bytes_;
   const std::shared_ptr<const void> owner_;
   const std::string name_;
+  const std::shared_ptr<ChunkCache> cache_;  // of chunks with several records
+  const int64_t file_;                       // this file's number in it
   std::vector<Chunk> chunks_;
   int64_t n_records_ = 0;
-  // Neighbouring records often share a chunk.
-  mutable std::mutex mutex_;
-  mutable size_t newest_index_ = 0;
-  mutable std::shared_ptr<const Records> newest_;  // guarded by mutex_, as its index
 };
 
 }  // namespace tandem::training

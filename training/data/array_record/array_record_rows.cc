@@ -3,24 +3,28 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "engine/base/attempt.h"
 #include "engine/base/error.h"
 #include "engine/io/json.h"
 #include "training/data/array_record/tensor_example.h"
+#include "training/data/json_rows.h"
 
 namespace tandem::training {
 
-bool IsArrayRecordName(const std::filesystem::path& path) {
-  return path.extension() == ".array_record" || path.extension() == ".arrayrecord";
-}
-
-std::shared_ptr<const ArrayRecordRows> ArrayRecordRows::Open(const std::filesystem::path& path) {
-  return std::make_shared<const ArrayRecordRows>(ArrayRecordFile::Open(path));
+std::shared_ptr<const ArrayRecordRows> ArrayRecordRows::Open(const std::filesystem::path& path,
+                                                             std::shared_ptr<ChunkCache> cache) {
+  return std::make_shared<const ArrayRecordRows>(ArrayRecordFile::Open(path, std::move(cache)));
 }
 
 nlohmann::ordered_json ArrayRecordRows::Read(int64_t i) const {
   const std::string record = file_->Read(i);
+  if (record.size() > JsonRows::kMaxRowBytes) {
+    throw Error(ErrorCode::kInvalidArgument, "has " + std::to_string(record.size()) +
+                                                 " bytes, the limit is " +
+                                                 std::to_string(JsonRows::kMaxRowBytes));
+  }
   const size_t first = record.find_first_not_of(" \t\r\n");
   // An Example begins with the tag of its only field, 0x0A, which is a line end in a text.
   if (first != std::string::npos && record[first] == '{' && record[0] != '\n') {

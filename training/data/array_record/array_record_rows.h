@@ -8,14 +8,13 @@
 
 namespace tandem::training {
 
-// Whether the name ends in .array_record or .arrayrecord.
-bool IsArrayRecordName(const std::filesystem::path& path);
-
-// Rows of an ArrayRecord file: each record is a JSON object or a serialised tf.train.Example.
+// Rows of an ArrayRecord file: each record is a JSON object or a serialised tf.train.Example, of at
+// most JsonRows::kMaxRowBytes.
 class ArrayRecordRows final : public RowFile {
  public:
   // Throws as ArrayRecordFile::Open does.
-  static std::shared_ptr<const ArrayRecordRows> Open(const std::filesystem::path& path);
+  static std::shared_ptr<const ArrayRecordRows> Open(const std::filesystem::path& path,
+                                                     std::shared_ptr<ChunkCache> cache = nullptr);
   explicit ArrayRecordRows(std::shared_ptr<const ArrayRecordFile> file) : file_(std::move(file)) {}
 
   int64_t size() const override { return file_->size(); }

@@ -2,7 +2,10 @@
 
 #include <bit>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
@@ -82,7 +85,34 @@ ordered_json ListOf(uint64_t kind, ByteSpan list, const std::string& feature) {
   return values;
 }
 
-void AddFeature(ByteSpan entry, ordered_json* row) {
+// The columns of a row by name, in the order of their first feature.
+class Columns {
+ public:
+  // A later value replaces an earlier one.
+  void Set(const std::string& name, ordered_json value) {
+    const auto [place, is_new] = places_.try_emplace(name, values_.size());
+    if (is_new) {
+      values_.emplace_back(name, std::move(value));
+    } else {
+      values_[place->second].second = std::move(value);
+    }
+  }
+
+  ordered_json Row() && {
+    ordered_json row = ordered_json::object();
+    // Appends to the vector below the ordered map, whose own insertion searches all names.
+    auto& object = row.get_ref<ordered_json::object_t&>();
+    object.reserve(values_.size());
+    for (auto& [name, value] : values_) object.emplace_back(name, std::move(value));
+    return row;
+  }
+
+ private:
+  std::vector<std::pair<std::string, ordered_json>> values_;
+  std::map<std::string, size_t> places_;  // in values_
+};
+
+void AddFeature(ByteSpan entry, Columns* columns) {
   std::string name;
   ByteSpan feature;
   ByteReader reader(entry, kName);
@@ -97,14 +127,14 @@ void AddFeature(ByteSpan entry, ordered_json* row) {
     const Field list = NextField(lists);
     if (list.wire != kRun || list.number < 1 || list.number > 3) continue;
     ordered_json values = ListOf(list.number, list.bytes, name);
-    (*row)[name] = values.size() == 1 ? values[0] : values;
+    columns->Set(name, values.size() == 1 ? std::move(values[0]) : std::move(values));
   }
 }
 
 }  // namespace
 
 ordered_json ParseTensorExample(ByteSpan bytes) {
-  ordered_json row = ordered_json::object();
+  Columns columns;
   ByteReader example(bytes, kName);
   while (!example.is_done()) {
     const Field features = NextField(example);
@@ -114,10 +144,10 @@ ordered_json ParseTensorExample(ByteSpan bytes) {
     ByteReader entries(features.bytes, kName);
     while (!entries.is_done()) {
       const Field entry = NextField(entries);
-      if (entry.number == 1 && entry.wire == kRun) AddFeature(entry.bytes, &row);
+      if (entry.number == 1 && entry.wire == kRun) AddFeature(entry.bytes, &columns);
     }
   }
-  return row;
+  return std::move(columns).Row();
 }
 
 }  // namespace tandem::training

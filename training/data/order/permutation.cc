@@ -3,21 +3,11 @@
 #include <bit>
 
 #include "engine/base/check.h"
+#include "engine/tensor/split_mix.h"
 
 namespace tandem::training {
-namespace {
-
-uint64_t SplitMix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 uint64_t HashCounter(uint64_t seed, uint64_t counter) {
-  return SplitMix(SplitMix(seed) ^ (counter * 0xd1342543de82ef95ull + 1));
+  return engine::SplitMix64(engine::SplitMix64(seed) ^ (counter * 0xd1342543de82ef95ull + 1));
 }
 
 int64_t Permute(uint64_t seed, int64_t n, int64_t i) {

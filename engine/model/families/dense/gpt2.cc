@@ -98,15 +98,15 @@ void ListLayerNorm(std::vector<WeightSpec>& specs, const std::string& name, int6
 }
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
-  const int64_t d = c.hidden_dim;
+  const int64_t d = c.hidden_dim, attended = c.attention.n_heads * c.attention.head_dim;
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("wte.weight", c.vocab_size, d));
   specs.push_back(EmbeddingSpec("wpe.weight", c.max_context_len, d));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const std::string prefix = "h." + std::to_string(layer) + ".";
     ListLayerNorm(specs, prefix + "ln_1", d);
-    ListConv(specs, prefix + "attn.c_attn", 3 * d, d);
-    ListConv(specs, prefix + "attn.c_proj", d, d);
+    ListConv(specs, prefix + "attn.c_attn", 3 * attended, d);
+    ListConv(specs, prefix + "attn.c_proj", d, attended);
     ListLayerNorm(specs, prefix + "ln_2", d);
     ListConv(specs, prefix + "mlp.c_fc", c.ffn_dim, d);
     ListConv(specs, prefix + "mlp.c_proj", d, c.ffn_dim);
@@ -132,9 +132,9 @@ Layer TakeLayer(WeightCursor& w) {
 }
 
 Act Block(const Layer& w, const ModelConfig& c, Act x, int64_t layer, LayerOps& ops) {
-  const int64_t d = c.hidden_dim;
+  const int64_t d = c.attention.n_heads * c.attention.head_dim;
   const Act h = ops.LayerNorm(x, &w.norm1, &w.norm1_bias, c.norm_eps);
-  const Act qkv = ops.Linear(h, w.qkv, &w.qkv_bias);  // [rows, 3 * hidden_dim]
+  const Act qkv = ops.Linear(h, w.qkv, &w.qkv_bias);  // [rows, 3 * d]
   const Act q = ops.Columns(qkv, 0, d);
   const Act k = ops.Columns(qkv, d, d);
   const Act v = ops.Columns(qkv, 2 * d, d);

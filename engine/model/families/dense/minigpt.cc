@@ -78,17 +78,17 @@ WeightSpec HeadBiasSpec(std::string name, const AttentionSpec& a) {
 
 std::vector<WeightSpec> ListWeights(const ModelConfig& c) {
   const AttentionSpec& a = c.attention;
-  const int64_t d = c.hidden_dim, ff = c.ffn_dim;
+  const int64_t d = c.hidden_dim, ff = c.ffn_dim, heads = a.n_heads * a.head_dim;
   std::vector<WeightSpec> specs;
   specs.push_back(EmbeddingSpec("embedding_layer.token_emb.embedding", c.vocab_size, d));
   specs.push_back(EmbeddingSpec("embedding_layer.pos_emb.embedding", c.max_context_len, d));
   for (int64_t layer = 0; layer < c.n_layers; ++layer) {
     const std::string prefix = "transformer_blocks." + std::to_string(layer) + ".";
     for (const char* part : {"mha.query", "mha.key", "mha.value"}) {
-      specs.push_back(KernelSpec(prefix + part + ".kernel", {d, a.n_heads, a.head_dim}, d, d));
+      specs.push_back(KernelSpec(prefix + part + ".kernel", {d, a.n_heads, a.head_dim}, heads, d));
       specs.push_back(HeadBiasSpec(prefix + part + ".bias", a));
     }
-    specs.push_back(KernelSpec(prefix + "mha.out.kernel", {a.n_heads, a.head_dim, d}, d, d));
+    specs.push_back(KernelSpec(prefix + "mha.out.kernel", {a.n_heads, a.head_dim, d}, d, heads));
     specs.push_back(VectorSpec(prefix + "mha.out.bias", d));
     specs.push_back(VectorSpec(prefix + "layer_norm1.scale", d));
     specs.push_back(VectorSpec(prefix + "layer_norm1.bias", d));

@@ -1,0 +1,350 @@
+// Whole runs whose ranks, threads of this process, share each matrix (tensor parallelism).
+
+#include <gtest/gtest.h>
+
+#include "engine/kernels/kernels.h"
+#include "tests/training/dist/ranks_run.h"
+#include "training/data/synthetic_samples.h"
+#include "training/step/trainer.h"
+
+namespace tandem::training {
+namespace {
+
+using Words = std::vector<std::string>;
+
+Words Joined(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+bench::RandomModelSpec TinyOf(const std::string& family) {
+  bench::RandomModelSpec model;
+  model.config = bench::TinyModelConfig(family);
+  model.with_tokenizer = true;
+  return model;
+}
+
+class TensorRunTest : public RanksRunTest {
+ protected:
+  using RanksRunTest::RanksRunTest;
+
+  static Words Tensor(int ranks, const Words& more = {}) {
+    return Joined(more, {"ici_tensor_parallelism=" + std::to_string(ranks)});
+  }
+
+  // Runs of tensor 2, data 2 x tensor 2 and fsdp 2 x tensor 2 have the losses of one rank.
+  void ExpectTheLossesOfOneRank(Words words, double tolerance = 1e-4) {
+    words.insert(words.begin(), "precision.compute=f32");
+    Run(Spec(words), "one");
+    ASSERT_FALSE(Losses("one").empty());
+    int number = 0;
+    for (const auto& [ranks, more] :
+         {std::pair<int, Words>{2, {}}, {4, {}}, {4, {"ici_fsdp_parallelism=2"}}}) {
+      const std::string name = "split-" + std::to_string(number++);
+      RunOn(ranks, Spec(Tensor(2, Joined(words, more))), name);
+      ExpectNear("one", name, tolerance);
+    }
+  }
+
+  // The message of a run that all ranks refuse; empty when a rank does not.
+  std::string Refused(int ranks, const Words& words) {
+    const auto faults = OnRanks(ranks, [&](Collectives& group) {
+      JobContext context;
+      context.dir = dir_.path() / "refused";
+      RunTraining(Spec(words), context, &group);
+    });
+    for (const auto& fault : faults) {
+      if (!fault) return "";
+    }
+    return ToError(faults.front()).what();
+  }
+};
+
+// Separate and fused projections, with and without biases; norms of heads; parallel branches; heads
+// whose projections alternate; windows; layers that share keys and values.
+class TensorFamiliesTest : public testing::WithParamInterface<const char*>, public TensorRunTest {
+ protected:
+  TensorFamiliesTest() : TensorRunTest(TinyOf(GetParam())) {}
+};
+
+TEST_P(TensorFamiliesTest, RanksHaveTheLossesOfOne) { ExpectTheLossesOfOneRank({"steps=50"}); }
+
+INSTANTIATE_TEST_SUITE_P(All, TensorFamiliesTest,
+                         testing::Values("llama", "qwen3", "gemma3", "gpt2", "phi3", "gpt_neox",
+                                         "cohere", "minigpt"),
+                         [](const auto& family) { return std::string(family.param); });
+
+// A model on one rank, or on one of those that share its matrices.
+class OneTrainer {
+ public:
+  static constexpr int64_t kLength = 32;
+
+  OneTrainer(const engine::ModelConfig& config, Collectives* ranks, int64_t chunk)
+      : pool_(1),
+        ops_(engine::Kernels(), pool_),
+        trainer_(engine::FindFamilyByName(config.family), config, engine::DType::kF32,
+                 Options(ranks, chunk), ops_) {
+    trainer_.parameters().InitFresh(1, 0.2, config.n_layers);
+    trainer_.MastersChanged();
+    const SyntheticSamples samples(kLength + 1, config.vocab_size, 3);
+    Packer packer({.row_length = kLength, .max_sequence = kLength, .n_samples = 1},
+                  [&](int64_t i) { return samples.Make(i); });
+    PackedRow row;
+    packer.Next(&row);
+    MicroBatch batch;
+    batch.Append(row);
+    trainer_.Gradients({&batch, 1});
+  }
+
+  ParameterStore& parameters() { return trainer_.parameters(); }
+
+ private:
+  static TrainerOptions Options(Collectives* ranks, int64_t chunk) {
+    TrainerOptions options;
+    options.row_length = kLength;
+    options.ranks = ranks;
+    options.remat.seq_chunk = chunk;
+    options.tensor = ranks == nullptr ? 1 : ranks->size_of(Collectives::Group::kTensor);
+    return options;
+  }
+
+  ThreadPool pool_;
+  engine::OpsContext ops_;
+  Trainer trainer_;
+};
+
+TEST(TensorGradients, AreThePartsOfThoseOfOneRank) {
+  for (const char* family : {"llama", "qwen3", "gpt2", "phi3"}) {
+    const engine::ModelConfig config = bench::TinyModelConfig(family);
+    OneTrainer one(config, nullptr, 0);
+    MustWorkOnRanks(2, [&](Collectives& ranks) {
+      ranks.Arrange(1, 2);
+      OneTrainer part(config, &ranks, family == std::string("llama") ? 16 : 0);
+      const TensorSplit& tensor = part.parameters().tensor();
+      int64_t parts = 0;
+      for (size_t i = 0; i < part.parameters().size(); ++i) {
+        const engine::WeightSpec& spec = part.parameters().specs()[i];
+        const float* whole = one.parameters().gradients()[i];
+        const float* mine = part.parameters().gradients()[i];
+        parts += tensor.weights[i].axis != WeightSplit::Axis::kWhole ? 1 : 0;
+        VisitPart(tensor.weights[i], tensor.place, spec.n, spec.k,
+                  [&](int64_t from, int64_t to, int64_t count) {
+                    for (int64_t e = 0; e < count; ++e) {
+                      ASSERT_NEAR(mine[to + e], whole[from + e], 1e-5) << family << spec.name;
+                    }
+                  });
+      }
+      EXPECT_GE(parts, 2 * 4) << family;  // matrices of two layers
+    });
+  }
+}
+
+// Options whose state or program differs. Dropout draws as on one rank.
+TEST_F(TensorRunTest, OtherStatesHaveTheLossesOfOneRank) {
+  const std::vector<Words> all = {
+      {"opt_type=lion", "learning_rate=1e-3"},
+      {"train.optimizer.ema_decay=0.9", "checkpoint.export_ema=true"},
+      {"model.trainable=layers\\.0\\."},
+      {"train.remat=full"},
+      {"train.remat=minimal"},
+      {"world_invariant=4"},
+      {"model.dropout=0.2"},
+      {"neftune_noise_alpha=5"},
+      {"lora.rank=4"},
+      {"eval_interval=3", "eval_dataset_path=" + (dir_.path() / "train.txt").string()}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    const std::string name = std::to_string(i);
+    const Words words = Joined(all[i], {"precision.compute=f32"});
+    const TrainOutcome one = Run(Spec(words), name);
+    const TrainOutcome two = RunOn(2, Spec(Tensor(2, words)), name + "-2");
+    ExpectNear(name, name + "-2", 1e-4);
+    EXPECT_NEAR(two.eval_loss, one.eval_loss, 1e-4 * std::abs(one.eval_loss)) << all[i].front();
+  }
+}
+
+TEST_F(TensorRunTest, RanksShareMomentsOverData) {
+  const Words words = {"precision.compute=f32"};
+  Run(Spec(words), "one");
+  RunOn(4, Spec(Tensor(2, {"precision.compute=f32", "shard_optimizer_over_data=true"})), "four");
+  ExpectNear("one", "four", 1e-4);
+}
+
+// Clipping depends on the norm of the whole gradient.
+TEST_F(TensorRunTest, TheGradientNormIsThatOfOneRank) {
+  const Words words = {"precision.compute=f32", "gradient_clipping_threshold=0.1"};
+  Run(Spec(words), "one");
+  RunOn(2, Spec(Tensor(2, words)), "two");
+  RunOn(4, Spec(Tensor(2, Joined(words, {"ici_fsdp_parallelism=2"}))), "four");
+  ASSERT_FALSE(Metrics("one").empty());
+  for (const std::string name : {"two", "four"}) {
+    ASSERT_EQ(Metrics("one").size(), Metrics(name).size());
+    for (size_t i = 0; i < Metrics("one").size(); ++i) {
+      const nlohmann::json line = Metrics("one")[i];
+      const auto norm = line.find("learning/raw_grad_norm");
+      if (norm == line.end() || !norm->is_number()) continue;
+      const double expected = *norm;
+      EXPECT_NEAR(Metrics(name)[i]["learning/raw_grad_norm"], expected, 1e-3 * expected) << i;
+    }
+    ExpectNear("one", name, 1e-4);
+  }
+}
+
+// bf16 rounds parts of sums, so only the beginning is near.
+TEST_F(TensorRunTest, Bf16RunsLearnAlike) {
+  Run(Spec({"precision.compute=bf16"}), "one");
+  RunOn(2, Spec(Tensor(2, {"precision.compute=bf16"})), "two");
+  ExpectNear("one", "two", 2e-2);
+}
+
+TEST_F(TensorRunTest, OverlapChangesNoBit) {
+  for (const char* words : {"precision.compute=bf16", "lora.rank=4"}) {
+    const std::string name = words;
+    RunOn(4, Spec(Tensor(2, {words, "parallel.overlap=false"})), name + "-off");
+    RunOn(4, Spec(Tensor(2, {words, "parallel.overlap=true"})), name + "-on");
+    EXPECT_EQ(Losses(name + "-on"), Losses(name + "-off")) << name;
+    EXPECT_EQ(Checkpoint(name + "-on", "optim.safetensors"),
+              Checkpoint(name + "-off", "optim.safetensors"));
+  }
+}
+
+TEST_F(TensorRunTest, AStoppedRunResumesWithTheSameBits) {
+  const TrainSpec spec = Spec(Tensor(2, {"train.optimizer.ema_decay=0.9"}));
+  RunOn(2, spec, "whole");
+  RunOn(2, spec, "parts", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 2) stop_.request_stop();
+  });
+  RunOn(2, spec, "parts");
+  EXPECT_EQ(Losses("parts"), Losses("whole"));
+  EXPECT_EQ(Weights("parts"), Weights("whole"));
+}
+
+// Every mesh writes whole tensors, which every other one reads.
+TEST_F(TensorRunTest, CheckpointsResumeOnEveryMesh) {
+  struct Way {
+    int ranks;
+    Words words;
+  };
+  const std::vector<Way> ways = {
+      {1, {}},
+      {2, Tensor(2)},
+      {4, Tensor(2)},
+      {4, Tensor(2, {"ici_fsdp_parallelism=2", "checkpoint.shard_bytes=8192"})},
+      {4, Tensor(2, {"shard_optimizer_over_data=true"})}};
+  const Words common = {"precision.compute=f32", "elastic=true", "train.optimizer.ema_decay=0.9"};
+  Run(Spec(common), "whole");
+  for (size_t from = 0; from < ways.size(); ++from) {
+    const std::string saved = "from-" + std::to_string(from);
+    RunOn(ways[from].ranks, Spec(Joined(common, ways[from].words)), saved,
+          [&](const ProgressEvent& event) {
+            if (event.kind == "step" && event.step == 2) stop_.request_stop();
+          });
+    for (size_t to = 0; to < ways.size(); ++to) {
+      const std::string name = saved + "-to-" + std::to_string(to);
+      std::filesystem::copy(dir_.path() / saved, dir_.path() / name,
+                            std::filesystem::copy_options::recursive);
+      RunOn(ways[to].ranks, Spec(Joined(common, ways[to].words)), name);
+      ExpectNear("whole", name, 1e-4);
+    }
+  }
+}
+
+// Nothing is trained: a checkpoint of parts has the bits of the loaded weights.
+TEST_F(TensorRunTest, WholeTensorsAreWrittenAsTheyWereRead) {
+  for (const char* dtype : {"precision.compute=f32", "precision.compute=bf16"}) {
+    const Words words = {dtype, "learning_rate=0", "steps=1"};
+    const std::string name = std::string(dtype).substr(18);
+    Run(Spec(words), name);
+    RunOn(2, Spec(Tensor(2, words)), name + "-2");
+    RunOn(4, Spec(Tensor(2, Joined(words, {"ici_fsdp_parallelism=2"}))), name + "-4");
+    EXPECT_EQ(Weights(name + "-2"), Weights(name));
+    EXPECT_EQ(Weights(name + "-4"), Weights(name));
+  }
+}
+
+// Fresh weights and adapters are those of one rank, whatever the parts.
+TEST_F(TensorRunTest, FreshWeightsAreThoseOfOneRank) {
+  const Words words = {"lora.rank=4", "learning_rate=0", "steps=1"};
+  const auto adapter = [&](const std::string& name) {
+    return engine::ReadWholeFile(dir_.path() / name / "adapter" / "adapter_model.safetensors",
+                                 1 << 28);
+  };
+  Run(Spec(words), "one");
+  RunOn(2, Spec(Tensor(2, words)), "two");
+  EXPECT_EQ(adapter("two"), adapter("one"));
+}
+
+// Widths of whole blocks for each rank.
+class TensorBlocksTest : public TensorRunTest {
+ protected:
+  TensorBlocksTest() : TensorRunTest(Wide()) {}
+
+  static bench::RandomModelSpec Wide() {
+    bench::RandomModelSpec model = TinyOf("qwen3");
+    model.config.hidden_dim = 64;
+    model.config.ffn_dim = 128;
+    model.config.attention.n_heads = 4;
+    model.config.attention.n_kv_heads = 2;
+    model.config.attention.head_dim = 32;
+    model.config.attention.scale = 1 / std::sqrt(32.0f);
+    return model;
+  }
+};
+
+TEST_F(TensorBlocksTest, AdaptersTrainOnPartsOfABaseInBlocks) {
+  for (const char* base : {"int8", "int4"}) {
+    const Words words = {"lora.rank=4", std::string("lora.base_dtype=") + base};
+    Run(Spec(words), base);
+    RunOn(2, Spec(Tensor(2, words)), std::string(base) + "-2");
+    ExpectNear(base, std::string(base) + "-2", 2e-2);
+    EXPECT_LT(Losses(std::string(base) + "-2").at(kSteps - 1),
+              Losses(std::string(base) + "-2").at(0));
+  }
+}
+
+TEST_F(TensorRunTest, RefusesBlocksThatAPartWouldCut) {
+  const std::string text = Refused(2, Tensor(2, {"lora.rank=4", "lora.base_dtype=int4"}));
+  EXPECT_NE(text.find("are no whole blocks of 32"), std::string::npos) << text;
+  EXPECT_NE(text.find("lora.base_dtype to bf16"), std::string::npos) << text;
+}
+
+TEST_F(TensorRunTest, RefusesWhatNeedsWholeMatrices) {
+  for (const char* word : {"opt_type=adafactor", "opt_type=muon", "train.optimizer.state=8bit"}) {
+    const std::string text = Refused(2, Tensor(2, {word}));
+    EXPECT_NE(text.find("ici_tensor_parallelism"), std::string::npos) << word << ": " << text;
+  }
+}
+
+TEST_F(TensorRunTest, RefusesHeadsThatRanksCannotShare) {
+  const std::string text = Refused(3, Tensor(3));
+  EXPECT_NE(text.find("ici_tensor_parallelism: family llama: 3 ranks cannot share"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("num_attention_heads"), std::string::npos) << text;
+}
+
+// Families of which ranks cannot share a part, with words of the refusal.
+struct RefusedFamily {
+  const char* family;
+  const char* words;
+};
+class TensorRefusedTest : public testing::WithParamInterface<RefusedFamily>, public TensorRunTest {
+ protected:
+  TensorRefusedTest() : TensorRunTest(TinyOf(GetParam().family)) {}
+};
+
+TEST_P(TensorRefusedTest, SaysWhichPart) {
+  const std::string text = Refused(2, Tensor(2));
+  EXPECT_NE(text.find(std::string("family ") + GetParam().family), std::string::npos) << text;
+  EXPECT_NE(text.find(GetParam().words), std::string::npos) << text;
+  EXPECT_NE(text.find("ici_fsdp_parallelism"), std::string::npos) << text;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TensorRefusedTest,
+                         testing::Values(RefusedFamily{"qwen3_moe", "experts"},
+                                         RefusedFamily{"olmo2", "needs all heads"},
+                                         RefusedFamily{"gemma3n", "streams"},
+                                         RefusedFamily{"mamba2", "recurrent state"}),
+                         [](const auto& one) { return std::string(one.param.family); });
+
+}  // namespace
+}  // namespace tandem::training
