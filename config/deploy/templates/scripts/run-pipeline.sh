@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the five steps in order. Waits for each job, prints its log, and stops at the first failure.
-# A second run repeats the step that failed. It keeps the steps that are complete; `kubectl delete job NAME` repeats one.
+# A second run repeats the step that failed and keeps the complete ones; `kubectl delete job NAME` repeats one of them.
 set -eu
 namespace='{{NAMESPACE}}'
 here=$(cd "$(dirname "$0")/.." && pwd)
