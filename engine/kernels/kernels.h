@@ -174,12 +174,20 @@ struct AttentionArgs {
   int64_t value_stride_bytes;
   const BlockId* blocks;  // of the sequence, from position 0
 
-  // Set if keys and values are in int8 (KvFormat::kInt8), else null: scratch for one tile,
-  // [kKeyTile * (head_dim + value_dim)], both rounded up to pairs. A head's part of a block is then
-  // 16 f32 scales, then integers in the order of the elements of T. The integers are exact in T. A
-  // key's scale multiplies its score before `scale`, a value's scale its weight.
-  T* tile = nullptr;
+  // Keys and values are in int8 (KvFormat::kInt8). A head's part of a block is then 16 f32 scales,
+  // then integers in the order of the elements of T. The integers are exact in T. A key's scale
+  // multiplies its score before `scale`, a value's scale its weight.
+  bool is_int8 = false;
+  // AttentionScratchBytes, aligned to 64: queries and one tile of keys and values, widened.
+  std::byte* scratch = nullptr;
 };
+
+// REQUIRES: ldq, and both widths rounded up to pairs.
+constexpr int64_t AttentionScratchBytes(int64_t rows, int64_t ldq, int64_t head_dim,
+                                        int64_t value_dim) {
+  const int64_t queries = (rows * ldq + kLanes - 1) / kLanes * kLanes;
+  return (queries + kKeyTile * (head_dim + value_dim)) * static_cast<int64_t>(sizeof(float));
+}
 
 // A partial softmax of some rows: maximum, sum of exponentials (16 partial sums) and the
 // unnormalised output. A row whose max is -inf has seen no key.

@@ -180,8 +180,8 @@ int64_t TaskRows(const AttentionSpec& spec, const AttentionSlice& slice, int64_t
 // Divides one worker's scratch among the parts of a task.
 struct TaskScratch {
   static size_t Bytes(int64_t rows, int64_t q_stride_bytes, int64_t acc_stride,
-                      int64_t tile_bytes) {
-    return static_cast<size_t>(rows * q_stride_bytes + tile_bytes) + 64 +
+                      int64_t kernel_bytes) {
+    return static_cast<size_t>(rows * q_stride_bytes + kernel_bytes) + 64 +
            2 * StateBytes(rows, acc_stride);
   }
   static size_t StateBytes(int64_t rows, int64_t acc_stride) {
@@ -202,13 +202,13 @@ struct TaskScratch {
                 .acc_stride = acc_stride};
       at += StateBytes(rows, acc_stride);
     }
-    tile = at;
+    of_kernel = at;
   }
 
   std::byte* q;
   AttentionState total;
   AttentionState part;
-  std::byte* tile;  // of widened keys and values
+  std::byte* of_kernel;  // AttentionArgs::scratch
 };
 
 // The softmax state of a key without a value: the sinks of the heads of each row. Merging it as the
@@ -258,14 +258,10 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
   const auto q_stride_bytes = q_stride * static_cast<int64_t>(sizeof(T));
   const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim, kv.format);
   const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim, kv.format);
-  const bool widens = kv.format == KvFormat::kInt8;
-  const int64_t tile_bytes =
-      widens
-          ? kKeyTile / kTokensPerBlock *
-                (KvHeadBlockBytes(kv.dtype, spec.head_dim) + KvHeadBlockBytes(kv.dtype, value_dim))
-          : 0;
+  const int64_t kernel_bytes = AttentionScratchBytes(queries_per_task * group, q_stride, q_stride,
+                                                     RowStride(kv.dtype, value_dim));
   ReserveWorkerScratch(
-      ops, TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride, tile_bytes));
+      ops, TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride, kernel_bytes));
 
   const auto run = [&](int64_t index, int worker) {
     const Task& task = tasks[index];
@@ -303,7 +299,8 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
                              .key_stride_bytes = kv.key_stride_bytes,
                              .value_stride_bytes = kv.value_stride_bytes,
                              .blocks = slice.blocks.data() + chunk_start / kTokensPerBlock,
-                             .tile = widens ? reinterpret_cast<T*>(scratch.tile) : nullptr};
+                             .is_int8 = kv.format == KvFormat::kInt8,
+                             .scratch = scratch.of_kernel};
     // Chunks before every row's window have no visible keys for this task.
     const int64_t first_seen =
         spec.window > 0 ? std::max<int64_t>(0, first_position - spec.window + 1) : 0;

@@ -2,6 +2,7 @@
 // their inline functions that was compiled for this instruction set.
 #include <immintrin.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "engine/kernels/kernels.h"
@@ -26,6 +27,7 @@ namespace {
 #include "engine/kernels/block_matmul.inc"
 #include "engine/kernels/block_table.inc"
 #include "engine/kernels/pack.inc"
+#include "engine/kernels/attention_products.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
 // clang-format on

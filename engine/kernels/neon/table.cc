@@ -1,6 +1,7 @@
 // Every 64-bit Arm CPU has these instructions, so no target region is needed.
 #include <arm_neon.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "engine/kernels/kernels.h"
@@ -19,6 +20,7 @@ namespace {
 #include "engine/kernels/matmul.inc"
 #include "engine/kernels/matmul_wide.inc"
 #include "engine/kernels/pack.inc"
+#include "engine/kernels/attention_products.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
 // clang-format on

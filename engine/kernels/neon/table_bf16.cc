@@ -2,6 +2,7 @@
 // their inline functions that was compiled for this instruction set.
 #include <arm_neon.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "engine/kernels/kernels.h"
@@ -23,6 +24,7 @@ namespace {
 #include "engine/kernels/matmul.inc"
 #include "engine/kernels/matmul_wide.inc"
 #include "engine/kernels/pack.inc"
+#include "engine/kernels/attention_products.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
 // clang-format on

@@ -83,14 +83,14 @@ void TransposeRows(const TransposeRowsArgs<T>& a) noexcept {
 // Element `index` of a head's part of a block, without its scale.
 template <class T>
 float HeadElement(const AttentionArgs<T>& a, const std::byte* head, int64_t index) {
-  if (a.tile == nullptr) return ToFloat(reinterpret_cast<const T*>(head)[index]);
+  if (!a.is_int8) return ToFloat(reinterpret_cast<const T*>(head)[index]);
   const auto* q = reinterpret_cast<const int8_t*>(head) + kLanes * sizeof(float);
   return static_cast<float>(q[index]);
 }
 
 template <class T>
 float HeadScale(const AttentionArgs<T>& a, const std::byte* head, int64_t slot) {
-  return a.tile == nullptr ? 1.0f : reinterpret_cast<const float*>(head)[slot];
+  return !a.is_int8 ? 1.0f : reinterpret_cast<const float*>(head)[slot];
 }
 
 // Three passes per row: scores and maximum, exponentials and their sum, weighted values. Each pass
