@@ -38,7 +38,7 @@ const KernelTable& Choose() {
   const char* variable = std::getenv("TANDEM_FORCE_ISA");
   const std::string forced = variable != nullptr ? variable : "";
   const bool is_common = IsSet("TANDEM_REPRODUCIBLE");
-  // The last table of an isa has the most features.
+  // The last table of an isa is its best one.
   const KernelTable* chosen = nullptr;
   for (const KernelTable* table : tables) {
     if (!forced.empty() && table->isa != forced && table->key != forced) continue;

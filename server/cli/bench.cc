@@ -4,6 +4,7 @@
 #include <iostream>
 #include <memory>
 
+#include "bench/attention_bench.h"
 #include "bench/constrain_bench.h"
 #include "bench/context_bench.h"
 #include "bench/gemm_bench.h"
@@ -48,6 +49,29 @@ void AddGemmBench(CLI::App& command, int& exit_code, bool roof_only) {
   command.callback([options, &exit_code, roof_only] {
     exit_code = roof_only ? bench::RunRoofBench(std::cout, *options)
                           : bench::RunGemmBench(std::cout, *options);
+  });
+}
+
+void AddAttentionBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    std::string kv_dtype = "auto";
+    bench::AttentionBenchOptions options;
+  };
+  auto flags = std::make_shared<Flags>();
+  bench::AttentionBenchOptions& options = flags->options;
+  command.add_option("--threads", options.threads, "compute threads (0: one per physical core)");
+  command.add_option("--seconds", options.seconds, "seconds per case")
+      ->check(CLI::Range(0.05, 60.0));
+  command.add_option("--kv-dtype", flags->kv_dtype, "type of keys and values: auto or int8")
+      ->check(CLI::IsMember({"auto", "int8"}))
+      ->capture_default_str();
+  command.add_option("--depths", options.depths, "tokens up to the last row")
+      ->check(CLI::Range(64, 1 << 20))
+      ->delimiter(',')
+      ->capture_default_str();
+  command.callback([flags, &exit_code] {
+    if (flags->kv_dtype == "int8") flags->options.kv_format = engine::KvFormat::kInt8;
+    exit_code = bench::RunAttentionBench(std::cout, flags->options);
   });
 }
 
@@ -527,6 +551,9 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddGemmBench(
       *command.add_subcommand("roof", "peak arithmetic and read bandwidth of this machine"),
       exit_code, true);
+  AddAttentionBench(
+      *command.add_subcommand("attention", "attention of one layer compared with the roof"),
+      exit_code);
   AddGemmBench(*command.add_subcommand("gemm", "matrix kernels compared with the roof"), exit_code,
                false);
   AddStepBench(

@@ -5,7 +5,9 @@
 #include <string>
 
 #include "engine/base/error.h"
+#include "engine/kernels/cpu_features.h"
 #include "engine/kernels/kernels.h"
+#include "engine/kernels/tables.h"
 
 namespace tandem::engine {
 namespace {
@@ -20,6 +22,19 @@ TEST(Dispatch, TablesHaveKeysOfTheirOwnAndTheReferenceComesFirst) {
     EXPECT_TRUE(table->key.starts_with(table->isa));
   }
 }
+
+#ifdef __x86_64__
+TEST(Dispatch, TablesWithASlowDotOfPairsComeBeforeThoseThatWidenPairs) {
+  CpuFeatures cpu = {.avx2 = true, .avx512 = true, .avx512_bf16 = true, .avx512_vnni = true};
+  EXPECT_EQ(VectorTables(cpu).back()->key, "avx512+bf16+vnni");
+  cpu.slow_bf16_dot = true;
+  EXPECT_EQ(VectorTables(cpu).back()->key, "avx512+vnni");
+  cpu.amx_int8 = true;
+  EXPECT_EQ(VectorTables(cpu).back()->key, "avx512+vnni+amx");
+  cpu.slow_bf16_dot = false;
+  EXPECT_EQ(VectorTables(cpu).back()->key, "avx512+bf16+vnni+amx");
+}
+#endif
 
 // A process chooses its table once, so each case runs in a child.
 int ForcedIsaStatus(const char* isa) {

@@ -147,6 +147,28 @@ TEST_P(AttentionTest, PrefillInAnyChunksHasTheSameBits) {
   }
 }
 
+// Few rows read keys and values as stored, many rows widen them first.
+TEST_P(AttentionTest, AnyNumberOfRowsHasTheSameBits) {
+  for (const KvFormat format : {KvFormat::kCompute, KvFormat::kInt8}) {
+    for (const auto& [head_dim, value_dim] :
+         {std::pair<int64_t, int64_t>{5, 7}, {64, 24}, {40, 80}, {96, 64}}) {
+      AttentionSpec spec = Spec(3, 1, head_dim);
+      spec.v_head_dim = value_dim;
+      const Sequence s(DType::kBF16, spec, 140, 9);
+      const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(s.n));
+      TestCache whole_cache(DType::kBF16, spec, BlocksFor(s.n), format);
+      Result whole(DType::kBF16, spec, s.n);
+      TestOps ops(table(), 1);
+      RunInChunks(ops, spec, s, blocks, whole_cache.view(), {s.n}, whole);
+      TestCache cache(DType::kBF16, spec, BlocksFor(s.n), format);
+      Result result(DType::kBF16, spec, s.n);
+      RunInChunks(ops, spec, s, blocks, cache.view(),
+                  {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 30}, result);
+      EXPECT_TRUE(whole == result) << head_dim << " and " << value_dim;
+    }
+  }
+}
+
 TEST_P(AttentionTest, LongPrefillInAnyChunksHasTheSameBits) {
   const AttentionSpec spec = Spec(2, 1, 8);
   const int64_t length = 2 * kKeyChunk + 90;
