@@ -162,10 +162,21 @@ class Recorder : public engine::LayerOps {
     const engine::WeightSpec& first = *experts.front().spec;
     const int64_t top_k = Cols(routing) / 2;
     TANDEM_CHECK(Cols(x) == first.k || Cols(x) == top_k * first.k);
+    const WeightSplit::Axis axis = region_.AxisOf(experts.front().index);
     Node node(OpKind::kExpertLinear);
-    node.inputs = {Rounded(x), F32(routing)};
+    node.inputs = {axis == WeightSplit::Axis::kOutputs ? Spread(Rounded(x)) : Rounded(x),
+                   F32(routing)};
+    // Before all products, so that they and their combination can run in chunks together.
+    if (axis != WeightSplit::Axis::kWhole) Spread(F32(routing));
     for (const Weight& w : experts) node.weights.push_back(w.index);
-    for (const Weight& b : biases) node.weights.push_back(b.index);
+    const bool adds_biases = axis != WeightSplit::Axis::kInputs || p_->tensor.place.rank == 0;
+    for (const Weight& b : biases) {
+      if (adds_biases) {
+        node.weights.push_back(b.index);
+      } else {
+        region_.Use(b.index, true);
+      }
+    }
     node.experts.n_experts = static_cast<int64_t>(experts.size());
     node.experts.top_k = top_k;
     AddExpertAdapters(experts, Cols(x), &node);
@@ -177,8 +188,10 @@ class Recorder : public engine::LayerOps {
     const int64_t top_k = Cols(routing) / 2;
     TANDEM_CHECK(Cols(y) % top_k == 0);
     Node node(OpKind::kCombine);
-    node.inputs = {F32(y), F32(routing)};
-    return Emit(std::move(node), DType::kF32, Cols(y) / top_k);
+    const bool sums = region_.IsPart(y.index);
+    node.inputs = {F32(y), sums ? Spread(F32(routing)) : F32(routing)};
+    const Act combined = Emit(std::move(node), DType::kF32, Cols(y) / top_k);
+    return sums ? SumOverRanks(combined, nullptr) : combined;
   }
 
   Act ScaleExperts(Act routing, const Weight& scales) override {
@@ -231,7 +244,8 @@ class Recorder : public engine::LayerOps {
 
   Act JoinHeads(Act a, Act b, int64_t n_heads, int64_t b_dim) override {
     Node node(OpKind::kJoinHeads);
-    node.inputs = {F32(a), F32(b)};
+    const bool spreads = region_.IsPart(a.index) && !region_.IsPart(b.index);
+    node.inputs = {F32(a), spreads ? Spread(F32(b)) : F32(b)};
     node.heads = n_heads;
     return Emit(std::move(node), DType::kF32, Cols(a) + n_heads * b_dim);
   }

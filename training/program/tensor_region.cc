@@ -50,6 +50,11 @@ Axis TensorRegion::AxisOf(int32_t weight) const {
   return is_split() ? p_->tensor.weights[static_cast<size_t>(weight)].axis : Axis::kWhole;
 }
 
+bool TensorRegion::IsPart(int32_t value) const {
+  const auto v = static_cast<size_t>(value);
+  return v < is_part_.size() && is_part_[v];
+}
+
 void TensorRegion::Mark(int32_t value, bool is_part) {
   is_part_.resize(p_->values.size(), false);
   is_part_[static_cast<size_t>(value)] = is_part;
@@ -103,6 +108,35 @@ void TensorRegion::TakeAttention(const Node& node) {
   Mark(node.outputs[0], true);
 }
 
+// As TakeLinear for the matrices of all experts.
+void TensorRegion::TakeExperts(Node* node) {
+  const Axis axis = AxisOf(node->weights[0]);
+  if (axis == Axis::kWhole || !IsPart(node->inputs[0])) {
+    Refuse(*node, "has experts that are not shared");
+  }
+  for (const int32_t weight : node->weights) {
+    const bool is_bias = p_->weight_specs[static_cast<size_t>(weight)].k == 1;
+    if (is_bias && axis == Axis::kInputs) {
+      Use(weight, true);
+    } else if (AxisOf(weight) != axis) {
+      Refuse(*node, "has weights of several kinds");
+    }
+  }
+  for (const LoraNode& lora : node->experts.lora) {
+    if (lora.a >= 0) Use(axis == Axis::kOutputs ? lora.a : lora.b, true);
+  }
+  node->is_part = axis == Axis::kInputs;
+  Mark(node->outputs[0], true);
+}
+
+// Of parts of sums, whose routing is spread too: its gradient is a sum over ranks.
+void TensorRegion::TakeCombine(Node* node) {
+  if (IsPart(node->inputs[0]) != IsPart(node->inputs[1])) {
+    Refuse(*node, "joins parts with whole values");
+  }
+  Mark(node->outputs[0], IsPart(node->inputs[0]));
+}
+
 void TensorRegion::CheckNorm(const Node& node) const {
   const bool of_heads = !node.weights.empty() || std::find(head_dims_.begin(), head_dims_.end(),
                                                            node.length) != head_dims_.end();
@@ -128,7 +162,6 @@ void TensorRegion::TakeOther(Node* node) {
 }
 
 void TensorRegion::Take(Node* node) {
-  is_part_.resize(p_->values.size(), false);
   switch (node->op) {
     case OpKind::kSpread:
       return Mark(node->outputs[0], true);
@@ -139,6 +172,10 @@ void TensorRegion::Take(Node* node) {
       return TakeLinear(node);
     case OpKind::kAttention:
       return TakeAttention(*node);
+    case OpKind::kExpertLinear:
+      return TakeExperts(node);
+    case OpKind::kCombine:
+      return TakeCombine(node);
     default:
       return TakeOther(node);
   }

@@ -17,17 +17,20 @@ class TensorRegion {
 
   bool is_split() const { return p_->tensor.is_split(); }
   WeightSplit::Axis AxisOf(int32_t weight) const;
+  // Whether a value is this rank's own columns, or its part of a sum that sum_ranks completes.
+  bool IsPart(int32_t value) const;
+  // Marks a weight that the ranks have whole and use for their parts, or for whole values.
+  void Use(int32_t weight, bool for_parts);
   // Checks the node and marks its outputs and weights.
   void Take(Node* node);
 
  private:
-  bool IsPart(int32_t value) const { return is_part_[static_cast<size_t>(value)]; }
   void Mark(int32_t value, bool is_part);
   void TakeLinear(Node* node);
   void TakeAttention(const Node& node);
+  void TakeExperts(Node* node);
+  void TakeCombine(Node* node);
   void TakeOther(Node* node);
-  // Marks weights that the ranks have whole and use for their parts, or for whole values.
-  void Use(int32_t weight, bool for_parts);
   void CheckNorm(const Node& node) const;
   [[noreturn]] void Refuse(const Node& node, const std::string& why) const;
 

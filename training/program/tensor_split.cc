@@ -5,52 +5,11 @@
 
 #include "engine/base/check.h"
 #include "engine/base/error.h"
+#include "engine/model/families/shared_counts.h"
 
 namespace tandem::training {
-namespace {
-
-using engine::AttentionSpec;
 using engine::ModelConfig;
 using engine::WeightSpec;
-
-// Divides a count of the configuration.
-class Divider {
- public:
-  Divider(const engine::FamilySpec& family, int size) : family_(family.name), size_(size) {}
-
-  void Divide(const char* what, int64_t* count) const {
-    if (*count % size_ == 0) {
-      *count /= size_;
-      return;
-    }
-    throw Error(ErrorCode::kInvalidArgument,
-                "ici_tensor_parallelism: family " + family_ + ": " + std::to_string(size_) +
-                    " ranks cannot share " + std::to_string(*count) + " " + what +
-                    " equally: use a divisor of " + std::to_string(*count));
-  }
-
-  void Divide(AttentionSpec* attention) const {
-    Divide("heads (num_attention_heads)", &attention->n_heads);
-    Divide("key-value heads (num_key_value_heads)", &attention->n_kv_heads);
-  }
-
- private:
-  std::string family_;
-  int64_t size_;
-};
-
-void RefuseParts(const std::string& family, const ModelConfig& config) {
-  if (config.experts.router.n_experts > 0) RefuseTensorSplit(family, "it has experts");
-  if (!config.recurrent.layers.empty()) {
-    RefuseTensorSplit(family, "it has layers with a recurrent state");
-  }
-  if (config.latent.kv_rank > 0) RefuseTensorSplit(family, "it has latent attention (MLA)");
-  if (config.gemma.n_streams > 0) {
-    RefuseTensorSplit(family, "it has several streams of hidden states (AltUp)");
-  }
-}
-
-}  // namespace
 
 void RefuseTensorSplit(const std::string& family, const std::string& what) {
   throw Error(ErrorCode::kUnsupported,
@@ -68,14 +27,19 @@ TensorSplit TensorSplit::From(size_t first) const {
 }
 
 ModelConfig PartOfConfig(const engine::FamilySpec& family, const ModelConfig& config, int size) {
-  RefuseParts(std::string(family.name), config);
-  const Divider divider(family, size);
+  const std::string name(family.name);
+  if (const std::string_view part = engine::PartOfNoCount(config); !part.empty()) {
+    RefuseTensorSplit(name, "it has " + std::string(part));
+  }
   ModelConfig part = config;
-  divider.Divide(&part.attention);
-  for (AttentionSpec& layer : part.layer_attention) divider.Divide(&layer);
-  divider.Divide("columns of feed-forward layers (intermediate_size)", &part.ffn_dim);
-  for (int64_t& dim : part.gemma.ffn_dims) {
-    divider.Divide("columns of feed-forward layers (intermediate_size)", &dim);
+  for (const engine::SharedCount& shared : engine::SharedCounts(part)) {
+    if (*shared.count % size != 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "ici_tensor_parallelism: family " + name + ": " + std::to_string(size) +
+                      " ranks cannot share " + std::to_string(*shared.count) + " " + shared.what +
+                      " equally: use a divisor of " + std::to_string(*shared.count));
+    }
+    *shared.count /= size;
   }
   return part;
 }

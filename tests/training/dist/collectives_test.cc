@@ -49,6 +49,27 @@ TEST(CollectivesTest, AllReduceAddsInTheDocumentedTreeAtEverySize) {
 }
 
 // Groups of ranks: sums and gathered parts stay within a group.
+// Rank (data d, fsdp f, tensor t) is (d * 2 + f) * 2 + t.
+TEST(CollectivesTest, TensorIsTheInnermostGroup) {
+  using Group = Collectives::Group;
+  MustWorkOnRanks(8, [](Collectives& ranks) {
+    ranks.Arrange(2, 2);
+    const int d = ranks.rank() / 4;
+    const int f = ranks.rank() / 2 % 2;
+    const int t = ranks.rank() % 2;
+    const auto members = [&](Group group) {
+      const double rank = ranks.rank();
+      return ranks.AllGather({&rank, 1}, group);
+    };
+    using Ranks = std::vector<double>;
+    EXPECT_EQ(members(Group::kTensor), (Ranks{d * 4.0 + f * 2, d * 4.0 + f * 2 + 1}));
+    EXPECT_EQ(members(Group::kFsdp), (Ranks{d * 4.0 + t, d * 4.0 + 2 + t}));
+    EXPECT_EQ(members(Group::kData), (Ranks{f * 2.0 + t, f * 2.0 + t + 4}));
+    EXPECT_EQ(members(Group::kRows), (Ranks{t + 0.0, t + 2.0, t + 4.0, t + 6.0}));
+    EXPECT_EQ(ranks.rank_in(Group::kRows), d * 2 + f);
+  });
+}
+
 TEST(CollectivesTest, GroupsOfRanks) {
   using Group = Collectives::Group;
   for (const auto& [size, fsdp] :
