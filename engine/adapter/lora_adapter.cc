@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "engine/adapter/lora_settings.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -24,151 +25,7 @@ constexpr const char* kBaseHashKey = "tandem.base";
 constexpr const char* kComputeKey = "tandem.compute";
 constexpr const char* kWeightsKey = "tandem.base_weights";
 constexpr size_t kMaxConfigBytes = 4 << 20;
-constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kPrefix = "base_model.model.";
-
-[[noreturn]] void Refuse(const std::string& source, const std::string& what) {
-  throw Error(ErrorCode::kUnsupported, source + ": " + what);
-}
-
-[[noreturn]] void Broken(const std::string& source, const std::string& what) {
-  throw Error(ErrorCode::kDataLoss, source + ": " + what);
-}
-
-// Fields that do not change a forward pass without dropout, or that select modules; the tensors
-// already tell which modules have an adapter.
-constexpr std::array kHarmless = {
-    "auto_mapping",        "base_model_name_or_path",
-    "corda_config",        "eva_config",
-    "exclude_modules",     "inference_mode",
-    "layers_pattern",      "layers_to_transform",
-    "loftq_config",        "lora_dropout",
-    "lora_ga_config",      "megatron_config",
-    "megatron_core",       "peft_version",
-    "qalora_group_size",   "revision",
-    "task_type",           "runtime_config",
-    "ensure_weight_tying", "fan_in_fan_out",
-    "loraplus_lr_ratio",
-};
-// Fields that the code below reads.
-constexpr std::array kRead = {
-    "peft_type", "r",          "lora_alpha",        "rank_pattern",   "alpha_pattern",
-    "bias",      "use_rslora", "init_lora_weights", "target_modules",
-};
-
-bool SaysNothing(const Json& value) {
-  return value.is_null() || (value.is_boolean() && !value.get<bool>()) ||
-         ((value.is_array() || value.is_object() || value.is_string()) && value.empty());
-}
-
-template <class Names>
-bool Holds(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// "pissa" and similar methods subtract the initial A and B from the base's weights. The adapter
-// then belongs to another base than the one on disk.
-void CheckInit(const Json& config, const std::string& source) {
-  const auto found = config.find("init_lora_weights");
-  if (found == config.end() || found->is_null() || found->is_boolean()) return;
-  const std::string init = JsonStringOr(config, "init_lora_weights", "", source);
-  if (init == "gaussian" || init == "eva" || init == "orthogonal") return;
-  Refuse(source, "field 'init_lora_weights' is " + Quoted(init) +
-                     ", which changes the base model's weights; save the adapter as a plain LoRA");
-}
-
-// The numbers of rank_pattern or alpha_pattern, by module path.
-class Pattern {
- public:
-  enum class Numbers { kIntegers, kReals };
-  Pattern(const Json& config, const char* field, Numbers numbers, double max,
-          const std::string& source) {
-    const auto found = config.find(field);
-    if (found == config.end() || found->is_null()) return;
-    if (!found->is_object()) Broken(source, "field '" + std::string(field) + "' must be an object");
-    for (const auto& [key, value] : found->items()) {
-      const std::string what = "field " + Quoted(std::string(field) + "." + key) + " ";
-      // PEFT reads keys as regular expressions that match the end of a path; in practice they are
-      // plain paths.
-      const std::string plain = key.starts_with("^") ? key.substr(1) : key;
-      const bool is_path = std::all_of(plain.begin(), plain.end(), [](unsigned char c) {
-        return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '-';
-      });
-      if (plain.empty() || !is_path) {
-        Refuse(source, what + "is a regular expression; only plain module names are supported");
-      }
-      const double number = value.is_number() ? value.get<double>() : 0;
-      const bool fits = numbers == Numbers::kReals || number == std::floor(number);
-      if (!fits || !(number > 0) || number > max) {
-        Broken(source, what + "must be " +
-                           (numbers == Numbers::kReals ? "a number" : "an integer") +
-                           " above 0 and at most " + std::to_string(static_cast<int64_t>(max)));
-      }
-      entries_.push_back({plain, key.starts_with("^"), number});
-    }
-  }
-
-  double Of(const std::string& path, double otherwise) const {
-    for (const Entry& entry : entries_) {
-      if (path == entry.path || (!entry.whole && path.ends_with("." + entry.path))) {
-        return entry.value;
-      }
-    }
-    return otherwise;
-  }
-
- private:
-  struct Entry {
-    std::string path;
-    bool whole;  // matches the whole path, not only its end
-    double value;
-  };
-  std::vector<Entry> entries_;
-};
-
-struct Settings {
-  int64_t rank = 0;
-  double alpha = 0;
-  bool rank_stabilized = false;
-  Pattern ranks;
-  Pattern alphas;
-  std::optional<std::set<std::string, std::less<>>>
-      targets;  // unset: an expression, or "all-linear"
-};
-
-Settings ReadConfig(const Json& config, const std::string& source) {
-  if (!config.is_object()) Broken(source, "must be a JSON object");
-  const std::string type = JsonStringOr(config, "peft_type", "LORA", source);
-  if (type != "LORA")
-    Refuse(source, "field 'peft_type' is " + Quoted(type) + "; only 'LORA' is supported");
-  const std::string bias = JsonStringOr(config, "bias", "none", source);
-  if (bias != "none") {
-    Refuse(source,
-           "field 'bias' is " + Quoted(bias) + "; trained biases are not supported, only 'none'");
-  }
-  CheckInit(config, source);
-  for (const auto& [field, value] : config.items()) {
-    if (Holds(kHarmless, field) || Holds(kRead, field) || SaysNothing(value)) continue;
-    Refuse(source, "field " + Quoted(field) + " is set, but it is not supported");
-  }
-  Settings settings{
-      .rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
-      .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
-      .rank_stabilized = JsonBoolOr(config, "use_rslora", false, source),
-      .ranks = {config, "rank_pattern", Pattern::Numbers::kIntegers, LoraAdapter::kMaxRank, source},
-      .alphas = {config, "alpha_pattern", Pattern::Numbers::kReals, kMaxAlpha, source},
-      .targets = {}};
-  const auto targets = config.find("target_modules");
-  if (targets == config.end() || targets->is_null() || targets->is_string()) return settings;
-  settings.targets.emplace();
-  if (!targets->is_array()) Broken(source, "field 'target_modules' must be an array or a string");
-  for (const Json& target : *targets) {
-    if (!target.is_string())
-      Broken(source, "every item of field 'target_modules' must be a string");
-    settings.targets->insert(target.get<std::string>());
-  }
-  return settings;
-}
 
 bool IsTarget(const std::set<std::string, std::less<>>& targets, const std::string& path) {
   const std::vector<std::string_view> ends = PathEnds(path);
@@ -177,10 +34,11 @@ bool IsTarget(const std::set<std::string, std::less<>>& targets, const std::stri
 }
 
 std::set<std::string, std::less<>> TargetsWithout(const std::vector<LoraModule>& modules,
-                                                  const Json& config, const Settings& settings) {
+                                                  const Json& config,
+                                                  const LoraSettings& settings) {
   // Excluded targets have no tensors by intent.
   const auto excluded = config.find("exclude_modules");
-  if (!settings.targets || (excluded != config.end() && !SaysNothing(*excluded))) return {};
+  if (!settings.targets || (excluded != config.end() && !IsUnset(*excluded))) return {};
   std::set<std::string, std::less<>> targets = *settings.targets;
   for (const LoraModule& module : modules) {
     for (const std::string_view end : PathEnds(module.path)) {
@@ -206,83 +64,213 @@ LoraOrigin ReadOrigin(const Json& config, const SafetensorsFile& file) {
   return origin;
 }
 
-// "base_model.model.PATH.lora_A.weight", or with the adapter's name: ".lora_A.default.weight".
-// Nullopt for other names.
+enum class Part { kA, kB, kEmbeddingA, kEmbeddingB, kMagnitude, kBaseCopy, kSaved };
+
 struct TensorName {
   std::string path;
-  bool is_a = false;
+  Part part = Part::kA;
+  std::string leaf;  // of kBaseCopy and kSaved
 };
-std::optional<TensorName> ParseTensorName(std::string_view name) {
+
+// What follows the path in a tensor's name. PEFT puts the adapter's name there while it trains.
+struct Ending {
+  const char* text;
+  Part part;
+};
+constexpr Ending kEndings[] = {
+    {".lora_A.weight", Part::kA},
+    {".lora_A.default.weight", Part::kA},
+    {".lora_B.weight", Part::kB},
+    {".lora_B.default.weight", Part::kB},
+    {".lora_embedding_A", Part::kEmbeddingA},
+    {".lora_embedding_A.default", Part::kEmbeddingA},
+    {".lora_embedding_B", Part::kEmbeddingB},
+    {".lora_embedding_B.default", Part::kEmbeddingB},
+    {".lora_magnitude_vector", Part::kMagnitude},
+    {".lora_magnitude_vector.default", Part::kMagnitude},
+    {".lora_magnitude_vector.weight", Part::kMagnitude},
+    {".lora_magnitude_vector.default.weight", Part::kMagnitude},
+};
+
+bool DropEnd(std::string_view end, std::string_view* text) {
+  if (text->size() <= end.size() || !text->ends_with(end)) return false;
+  text->remove_suffix(end.size());
+  return true;
+}
+
+// PEFT's rule for modules_to_save: an entry ends the path, also within a name.
+bool IsSaved(const std::vector<std::string>& entries, std::string_view path) {
+  return std::any_of(entries.begin(), entries.end(),
+                     [&](const std::string& entry) { return path.ends_with(entry); });
+}
+
+// Nullopt for names that no adapter has.
+std::optional<TensorName> ParseTensorName(std::string_view name, const LoraSettings& settings) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
-  for (const bool is_a : {true, false}) {
-    for (const std::string_view end : {".weight", ".default.weight"}) {
-      const std::string suffix = (is_a ? ".lora_A" : ".lora_B") + std::string(end);
-      if (name.size() > suffix.size() && name.ends_with(suffix)) {
-        return TensorName{std::string(name.substr(0, name.size() - suffix.size())), is_a};
-      }
+  for (const Ending& ending : kEndings) {
+    std::string_view path = name;
+    if (DropEnd(ending.text, &path)) return TensorName{std::string(path), ending.part, ""};
+  }
+  for (const char* leaf : {"weight", "bias"}) {
+    std::string_view path = name;
+    if (!DropEnd("." + std::string(leaf), &path)) continue;
+    if (DropEnd(".base_layer", &path)) return TensorName{std::string(path), Part::kBaseCopy, leaf};
+    if (!DropEnd(".modules_to_save.default", &path)) DropEnd(".modules_to_save", &path);
+    if (IsSaved(settings.saved_modules, path)) {
+      return TensorName{std::string(path), Part::kSaved, leaf};
     }
   }
   return std::nullopt;
 }
 
+void CheckType(const std::string& name, const ConstTensorView& tensor, const std::string& source) {
+  const DType t = tensor.dtype;
+  if (t == DType::kF32 || t == DType::kBF16 || t == DType::kF16 || t == DType::kF64) return;
+  RefuseAdapter(source, "tensor " + Quoted(name) + " has type " + std::string(DTypeName(t)) +
+                            "; an adapter needs f32, f16, bf16 or f64");
+}
+
 void CheckTensor(const LoraModule& module, const std::string& name, const ConstTensorView& tensor,
                  size_t rank_axis, const std::string& source) {
-  const DType t = tensor.dtype;
-  if (t != DType::kF32 && t != DType::kBF16 && t != DType::kF16 && t != DType::kF64) {
-    Refuse(source, "tensor " + Quoted(name) + " has type " + std::string(DTypeName(t)) +
-                       "; an adapter needs f32, f16, bf16 or f64");
-  }
+  CheckType(name, tensor, source);
   if (tensor.shape.size() != 2) {
-    Broken(source, "tensor " + Quoted(name) + " has " + std::to_string(tensor.shape.size()) +
-                       " axes; the adapter of a linear layer has 2");
+    FailBrokenAdapter(source, "tensor " + Quoted(name) + " has " +
+                                  std::to_string(tensor.shape.size()) +
+                                  " axes; the adapter of a linear layer has 2");
   }
   if (tensor.shape[rank_axis] != module.rank) {
-    Broken(source, "tensor " + Quoted(name) + " has rank " +
-                       std::to_string(tensor.shape[rank_axis]) +
-                       ", but adapter_config.json gives rank " + std::to_string(module.rank));
+    FailBrokenAdapter(
+        source, "tensor " + Quoted(name) + " has rank " + std::to_string(tensor.shape[rank_axis]) +
+                    ", but adapter_config.json gives rank " + std::to_string(module.rank));
   }
 }
 
-std::vector<LoraModule> CollectModules(const SafetensorsFile& file, const Settings& settings,
-                                       const std::string& source) {
-  std::map<std::string, LoraModule> modules;
-  for (const std::string& name : file.names()) {
-    const std::optional<TensorName> parsed = ParseTensorName(name);
+// Sorts an adapter's tensors by module.
+class Collector {
+ public:
+  Collector(const SafetensorsFile& file, const LoraSettings& settings, std::string source)
+      : file_(file), settings_(settings), source_(std::move(source)) {
+    for (const std::string& name : file.names()) Take(name);
+    if (modules_.empty() && saved_.empty()) FailBrokenAdapter(source_, "contains no tensors");
+    const bool has_embedding = std::any_of(modules_.begin(), modules_.end(), [](const auto& each) {
+      return each.second.is_embedding;
+    });
+    if (settings.ties_weights && (has_embedding || !saved_.empty() || !base_copies_.empty())) {
+      RefuseAdapter(source_,
+                    "field 'ensure_weight_tying' is set together with tensors of embeddings or "
+                    "heads; save the adapter without it");
+    }
+  }
+
+  std::vector<LoraModule> Modules() {
+    std::vector<LoraModule> list;
+    for (auto& [path, module] : modules_) {
+      Complete(path, &module);
+      list.push_back(std::move(module));
+    }
+    return list;
+  }
+  std::vector<WholeTensor> saved() const { return saved_; }
+  std::vector<WholeTensor> base_copies() const { return base_copies_; }
+
+  std::vector<std::string> SavedWithoutTensors() const {
+    std::vector<std::string> entries;
+    for (const std::string& entry : settings_.saved_modules) {
+      const bool has_tensor =
+          std::any_of(saved_.begin(), saved_.end(),
+                      [&](const WholeTensor& tensor) { return tensor.path.ends_with(entry); });
+      if (!has_tensor) entries.push_back(entry);
+    }
+    return entries;
+  }
+
+ private:
+  void Take(const std::string& name) {
+    const std::optional<TensorName> parsed = ParseTensorName(name, settings_);
     if (!parsed) {
-      Refuse(source,
-             "tensor " + Quoted(name) +
-                 " is not a lora_A or lora_B of a linear layer; other tensors are not supported");
+      RefuseAdapter(source_, "tensor " + Quoted(name) +
+                                 " is not a lora_A or lora_B of a linear layer or embedding, nor "
+                                 "of a module in modules_to_save; other tensors are not supported");
     }
-    if (settings.targets && !IsTarget(*settings.targets, parsed->path)) {
-      Broken(source,
-             "tensor " + Quoted(name) +
-                 " belongs to a module that is not in target_modules of adapter_config.json");
+    const ConstTensorView& view = *file_.Find(name);
+    if (parsed->part == Part::kSaved || parsed->part == Part::kBaseCopy) {
+      CheckType(name, view, source_);
+      (parsed->part == Part::kSaved ? saved_ : base_copies_)
+          .push_back({parsed->path, parsed->leaf, name, view});
+      return;
     }
-    LoraModule& module = modules[parsed->path];
-    std::string& slot = parsed->is_a ? module.a_name : module.b_name;
+    if (settings_.targets && !IsTarget(*settings_.targets, parsed->path)) {
+      FailBrokenAdapter(source_, "tensor " + Quoted(name) +
+                                     " belongs to a module that is not in target_modules of "
+                                     "adapter_config.json");
+    }
+    Place(name, *parsed, view);
+  }
+
+  void Place(const std::string& name, const TensorName& parsed, const ConstTensorView& view) {
+    const auto [found, is_first] = modules_.try_emplace(parsed.path);
+    LoraModule& module = found->second;
+    const bool is_embedding = parsed.part == Part::kEmbeddingA || parsed.part == Part::kEmbeddingB;
+    if (parsed.part == Part::kMagnitude) {
+      if (!settings_.is_dora) {
+        FailBrokenAdapter(source_, "tensor " + Quoted(name) +
+                                       " belongs to DoRA, but adapter_config.json has no use_dora");
+      }
+    } else {
+      const bool has_matrix = !module.a_name.empty() || !module.b_name.empty();
+      if (has_matrix && module.is_embedding != is_embedding) {
+        FailBrokenAdapter(source_, "module " + Quoted(parsed.path) +
+                                       " has tensors of a linear layer and of an embedding");
+      }
+      module.is_embedding = is_embedding;
+    }
+    const bool is_a = parsed.part == Part::kA || parsed.part == Part::kEmbeddingA;
+    const bool is_magnitude = parsed.part == Part::kMagnitude;
+    std::string& slot = is_magnitude ? module.magnitude_name : is_a ? module.a_name : module.b_name;
     if (!slot.empty()) {
-      Broken(source, "tensors " + Quoted(slot) + " and " + Quoted(name) + " name the same matrix");
+      FailBrokenAdapter(
+          source_, "tensors " + Quoted(slot) + " and " + Quoted(name) + " name the same matrix");
     }
     slot = name;
-    (parsed->is_a ? module.a : module.b) = *file.Find(name);
+    (is_magnitude ? module.magnitude : is_a ? module.a : module.b) = view;
   }
-  std::vector<LoraModule> list;
-  for (auto& [path, module] : modules) {
-    const auto [a_name, b_name] = LoraTensorNames(path);
-    if (module.a_name.empty()) Broken(source, "tensor " + Quoted(a_name) + " is missing");
-    if (module.b_name.empty()) Broken(source, "tensor " + Quoted(b_name) + " is missing");
-    const double alpha = settings.alphas.Of(path, settings.alpha);
-    module.path = path;
-    module.rank = static_cast<int64_t>(settings.ranks.Of(path, static_cast<double>(settings.rank)));
-    module.scale = LoraScale(alpha, module.rank, settings.rank_stabilized);
-    CheckTensor(module, module.a_name, module.a, 0, source);
-    CheckTensor(module, module.b_name, module.b, 1, source);
-    list.push_back(std::move(module));
+
+  void Complete(const std::string& path, LoraModule* module) const {
+    const auto [a_name, b_name] = LoraTensorNames(path, module->is_embedding);
+    const auto missing = [&](const std::string& name) {
+      FailBrokenAdapter(source_, "tensor " + Quoted(name) + " is missing");
+    };
+    if (module->a_name.empty()) missing(a_name);
+    if (module->b_name.empty()) missing(b_name);
+    if (settings_.is_dora && module->magnitude_name.empty()) {
+      FailBrokenAdapter(source_, "tensor " + Quoted(MagnitudeName(path)) +
+                                     " is missing, which use_dora in adapter_config.json needs");
+    }
+    const double alpha = settings_.alphas.Of(path, settings_.alpha);
+    module->path = path;
+    module->rank =
+        static_cast<int64_t>(settings_.ranks.Of(path, static_cast<double>(settings_.rank)));
+    module->scale = LoraScale(alpha, module->rank, settings_.rank_stabilized);
+    CheckTensor(*module, module->a_name, module->a, 0, source_);
+    CheckTensor(*module, module->b_name, module->b, 1, source_);
+    if (!settings_.is_dora) return;
+    CheckType(module->magnitude_name, module->magnitude, source_);
+    if (module->magnitude.elements() != module->b.shape[0]) {
+      FailBrokenAdapter(source_, "tensor " + Quoted(module->magnitude_name) + " has " +
+                                     std::to_string(module->magnitude.elements()) +
+                                     " elements, but the module has " +
+                                     std::to_string(module->b.shape[0]) + " outputs");
+    }
   }
-  if (list.empty()) Broken(source, "contains no tensors");
-  return list;
-}
+
+  const SafetensorsFile& file_;
+  const LoraSettings& settings_;
+  const std::string source_;
+  std::map<std::string, LoraModule> modules_;
+  std::vector<WholeTensor> saved_;
+  std::vector<WholeTensor> base_copies_;
+};
 
 }  // namespace
 
@@ -302,8 +290,9 @@ LoraAdapter LoraAdapter::Open(const fs::path& dir) {
   const fs::path weights_path = dir / kWeightsFile;
   const std::string text = ReadWholeFile(dir / kConfigFile, kMaxConfigBytes);
   if (!fs::exists(weights_path) && fs::exists(dir / "adapter_model.bin")) {
-    Refuse((dir / "adapter_model.bin").string(),
-           "is a pickle, which is never read; save the adapter as adapter_model.safetensors");
+    RefuseAdapter(
+        (dir / "adapter_model.bin").string(),
+        "is a pickle, which is never read; save the adapter as adapter_model.safetensors");
   }
   return FromParts(dir.string(), text, SafetensorsFile::Open(weights_path));
 }
@@ -314,13 +303,17 @@ LoraAdapter LoraAdapter::FromParts(const std::string& name, const std::string& c
   adapter.name_ = name;
   const std::string config_source = (fs::path(name) / kConfigFile).string();
   const Json json = ParseUntrustedJson(config, config_source);
-  const Settings settings = ReadConfig(json, config_source);
+  const LoraSettings settings = ReadLoraSettings(json, config_source);
   adapter.rank_ = settings.rank;
   adapter.alpha_ = settings.alpha;
   adapter.rank_stabilized_ = settings.rank_stabilized;
   adapter.file_ = std::make_shared<SafetensorsFile>(std::move(weights));
-  adapter.modules_ =
-      CollectModules(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
+  adapter.is_dora_ = settings.is_dora;
+  Collector collector(*adapter.file_, settings, (fs::path(name) / kWeightsFile).string());
+  adapter.modules_ = collector.Modules();
+  adapter.saved_ = collector.saved();
+  adapter.base_copies_ = collector.base_copies();
+  adapter.saved_without_tensors_ = collector.SavedWithoutTensors();
   adapter.targets_without_tensors_ = TargetsWithout(adapter.modules_, json, settings);
   adapter.origin_ = ReadOrigin(json, *adapter.file_);
   Sha256 hash;
@@ -342,9 +335,10 @@ std::string LoraConfigText(const LoraConfig& config) {
               {"use_rslora", config.rank_stabilized},
               {"fan_in_fan_out", config.fan_in_fan_out},
               {"bias", "none"},
-              {"use_dora", false},
+              {"use_dora", config.use_dora},
               {"target_modules", config.target_modules},
-              {"modules_to_save", nullptr},
+              {"modules_to_save",
+               config.modules_to_save.empty() ? Json() : Json(config.modules_to_save)},
               {"rank_pattern", config.ranks.empty() ? Json::object() : Json(config.ranks)},
               {"alpha_pattern", config.alphas.empty() ? Json::object() : Json(config.alphas)},
               {"init_lora_weights", true},
@@ -369,9 +363,18 @@ std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DT
           {kWeightsKey, weights_type}};
 }
 
-std::pair<std::string, std::string> LoraTensorNames(const std::string& path) {
+std::pair<std::string, std::string> LoraTensorNames(const std::string& path, bool is_embedding) {
   const std::string begin = std::string(kPrefix) + path;
+  if (is_embedding) return {begin + ".lora_embedding_A", begin + ".lora_embedding_B"};
   return {begin + ".lora_A.weight", begin + ".lora_B.weight"};
+}
+
+std::string MagnitudeName(const std::string& path) {
+  return std::string(kPrefix) + path + ".lora_magnitude_vector";
+}
+
+std::string SavedTensorName(const std::string& path, const std::string& leaf) {
+  return std::string(kPrefix) + path + "." + leaf;
 }
 
 }  // namespace tandem::engine

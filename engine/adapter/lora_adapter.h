@@ -19,15 +19,27 @@ namespace tandem::engine {
 // 2023).
 float LoraScale(double alpha, int64_t rank, bool rank_stabilized);
 
-// An adapter's pair of matrices for one linear layer.
+// An adapter's pair of matrices for one linear layer or one table of embeddings.
 struct LoraModule {
   std::string path;  // of the module in the base model: "model.layers.0.mlp.up_proj"
   int64_t rank = 0;
   float scale = 1;    // LoraScale
-  ConstTensorView a;  // [rank, in]
-  ConstTensorView b;  // [out, rank]
+  ConstTensorView a;  // [rank, in]; of a table [rank, rows of the table]
+  ConstTensorView b;  // [out, rank]; of a table [columns of the table, rank]
   std::string a_name;
   std::string b_name;
+  bool is_embedding = false;  // lora_embedding_A and lora_embedding_B
+  // DoRA (Liu et al. 2024): the length of each row of W + scale B A, [out]. Data null: plain LoRA.
+  ConstTensorView magnitude;
+  std::string magnitude_name;
+};
+
+// A whole tensor of a module in an adapter's file.
+struct WholeTensor {
+  std::string path;  // of the module
+  std::string leaf;  // "weight" or "bias"
+  std::string name;  // of the tensor in the file
+  ConstTensorView view;
 };
 
 // The base an adapter was trained on, as far as its files record it.
@@ -55,6 +67,13 @@ class LoraAdapter {
 
   const std::string& name() const { return name_; }  // its directory, for messages
   const std::vector<LoraModule>& modules() const { return modules_; }  // by path
+  // Trained copies that replace the base's (PEFT's modules_to_save), by name.
+  const std::vector<WholeTensor>& saved() const { return saved_; }
+  // The base's own weights of adapted tables and heads, which PEFT adds to its files.
+  const std::vector<WholeTensor>& base_copies() const { return base_copies_; }
+  // Entries of modules_to_save that no tensor has. PEFT ignores those that the base lacks.
+  const std::vector<std::string>& saved_without_tensors() const { return saved_without_tensors_; }
+  bool is_dora() const { return is_dora_; }
   // r, lora_alpha and use_rslora of the config; a module may have another rank or scale.
   int64_t rank() const { return rank_; }
   double alpha() const { return alpha_; }
@@ -77,8 +96,12 @@ class LoraAdapter {
   int64_t rank_ = 0;
   double alpha_ = 0;
   bool rank_stabilized_ = false;
+  bool is_dora_ = false;
   std::shared_ptr<const SafetensorsFile> file_;  // the views borrow from it
   std::vector<LoraModule> modules_;
+  std::vector<WholeTensor> saved_;
+  std::vector<WholeTensor> base_copies_;
+  std::vector<std::string> saved_without_tensors_;
   std::set<std::string, std::less<>> targets_without_tensors_;
   LoraOrigin origin_;
   std::string content_hash_;
@@ -92,9 +115,11 @@ struct LoraConfig {
   bool rank_stabilized = false;
   double dropout = 0;
   bool fan_in_fan_out = false;
-  std::vector<std::string> target_modules;    // paths of modules
-  std::map<std::string, int64_t> ranks = {};  // by path: other ranks than `rank`
-  std::map<std::string, double> alphas = {};  // other alphas
+  bool use_dora = false;
+  std::vector<std::string> target_modules;        // paths of modules
+  std::vector<std::string> modules_to_save = {};  // likewise
+  std::map<std::string, int64_t> ranks = {};      // by path: other ranks than `rank`
+  std::map<std::string, double> alphas = {};      // other alphas
 };
 std::string LoraConfigText(const LoraConfig& config);
 // The metadata of adapter_model.safetensors, which PEFT ignores: the second half of LoraOrigin.
@@ -105,7 +130,12 @@ std::map<std::string, std::string> LoraMetadata(const std::string& base_hash, DT
 // "c". The views borrow from `path`.
 std::vector<std::string_view> PathEnds(std::string_view path);
 
-// Names of a module's two tensors in adapter_model.safetensors.
-std::pair<std::string, std::string> LoraTensorNames(const std::string& path);
+// Names of a module's two tensors in adapter_model.safetensors: those of a linear layer, or of a
+// table of embeddings.
+std::pair<std::string, std::string> LoraTensorNames(const std::string& path,
+                                                    bool is_embedding = false);
+std::string MagnitudeName(const std::string& path);
+// The name of a tensor of modules_to_save; `leaf` is "weight" or "bias".
+std::string SavedTensorName(const std::string& path, const std::string& leaf);
 
 }  // namespace tandem::engine

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "engine/base/check.h"
+#include "engine/model/matrix_part.h"
 #include "engine/model/model.h"
 #include "engine/ops/attention.h"
 #include "engine/ops/expert_lora.h"
@@ -68,6 +69,7 @@ ServingOps::ServingOps(const Model& model, OpsContext& ops, int64_t max_rows,
   }
   adapter_rows_.reserve(static_cast<size_t>(max_rows));
   lora_rows_.reserve(static_cast<size_t>(max_rows));
+  runs_.reserve(static_cast<size_t>(2 * max_rows + 1));
   if (plan_.state_floats > 0) state_rows_.reserve(static_cast<size_t>(max_rows));
   kept_rows_.reserve(static_cast<size_t>(max_rows));
   head_rows_.reserve(static_cast<size_t>(max_logit_rows));
@@ -183,52 +185,36 @@ void ServingOps::KeepListedRowsOnly(int32_t finished_op) {
     }
   }
   rows_ = static_cast<int64_t>(kept.size());
-
-  size_t n_left = 0;
-  auto row = kept.begin();
-  for (const AdapterRows& part : adapter_rows_) {
-    row = std::lower_bound(row, kept.end(), part.first_row);
-    const auto end = std::lower_bound(row, kept.end(), part.first_row + part.n_rows);
-    if (end != row) adapter_rows_[n_left++] = {part.adapter, row - kept.begin(), end - row};
-    row = end;
-  }
-  adapter_rows_.resize(n_left);
-}
-
-void ServingOps::AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy) {
-  lora_rows_.clear();
-  for (const AdapterRows& part : adapter_rows_) {
-    const LoraMatrices* lora = part.adapter->Find(weight);
-    if (lora != nullptr) lora_rows_.push_back({lora, part.first_row, part.n_rows});
-  }
-  if (!lora_rows_.empty()) AddLora(ops_, x, lora_rows_, y, ldy, nullptr);
+  KeepAdapterRows(kept);
 }
 
 Act ServingOps::Embed(const Weight& table) {
-  const Act out = NextAct();
-  const Matrix y = At(out);
-  GatherRows(ops_, table.panels, batch_->tokens, static_cast<float*>(y.data), y.stride);
-  return out;
+  return EmbedIds(table, batch_->tokens, WeightUse::kEmbedding);
 }
 
 Act ServingOps::EmbedPositions(const Weight& table) {
-  const Act out = NextAct();
-  const Matrix y = At(out);
-  GatherRows(ops_, table.panels, batch_->positions, static_cast<float*>(y.data), y.stride);
-  return out;
+  return EmbedIds(table, batch_->positions, WeightUse::kPositions);
 }
 
 Act ServingOps::RmsNorm(Act x, const Weight& gamma, float eps) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
-  engine::RmsNorm(ops_, F32(x), At(x).stride, gamma.vector, eps, At(out), nullptr);
+  for (const WeightRun& run : RunsOf(gamma, nullptr, WeightUse::kNorm)) {
+    const Matrix from = PartOf(At(x), run.first_row, run.n_rows);
+    engine::RmsNorm(ops_, static_cast<const float*>(from.data), from.stride, run.weight->vector,
+                    eps, PartOf(At(out), run.first_row, run.n_rows), nullptr);
+  }
   return out;
 }
 
 Act ServingOps::RmsNormF32(Act x, const Weight& gamma, float eps) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
-  RmsNormRuns(ops_, F32(x), gamma.vector, gamma.spec->n, eps, At(out), nullptr);
+  for (const WeightRun& run : RunsOf(gamma, nullptr, WeightUse::kNorm)) {
+    const Matrix from = PartOf(At(x), run.first_row, run.n_rows);
+    RmsNormRuns(ops_, static_cast<const float*>(from.data), run.weight->vector, gamma.spec->n, eps,
+                PartOf(At(out), run.first_row, run.n_rows), nullptr);
+  }
   return out;
 }
 
@@ -266,8 +252,16 @@ Act ServingOps::ScaleBy(Act x, const Weight& factor) {
 Act ServingOps::LayerNorm(Act x, const Weight* gamma, const Weight* beta, float eps) {
   const Act out = NextAct();
   if (rows_ == 0) return out;
-  engine::LayerNorm(ops_, F32(x), At(x).stride, gamma == nullptr ? nullptr : gamma->vector,
-                    beta == nullptr ? nullptr : beta->vector, eps, At(out), nullptr);
+  if (gamma == nullptr) {
+    engine::LayerNorm(ops_, F32(x), At(x).stride, nullptr, nullptr, eps, At(out), nullptr);
+    return out;
+  }
+  for (const WeightRun& run : RunsOf(*gamma, beta, WeightUse::kNorm)) {
+    const Matrix from = PartOf(At(x), run.first_row, run.n_rows);
+    engine::LayerNorm(ops_, static_cast<const float*>(from.data), from.stride, run.weight->vector,
+                      run.second == nullptr ? nullptr : run.second->vector, eps,
+                      PartOf(At(out), run.first_row, run.n_rows), nullptr);
+  }
   return out;
 }
 
@@ -276,10 +270,13 @@ Act ServingOps::Linear(Act x, const Weight& w, const Weight* bias) {
   if (rows_ == 0) return out;
   const Matrix y = At(out);
   const ConstMatrix input = ComputeInput(x);
-  MatMul(ops_, input, w.panels, bias == nullptr ? nullptr : bias->vector,
-         static_cast<float*>(y.data), y.stride);
+  for (const WeightRun& run : RunsOf(w, bias, WeightUse::kLinear)) {
+    MatMul(ops_, PartOf(input, run.first_row, run.n_rows), run.weight->panels,
+           run.second == nullptr ? nullptr : run.second->vector,
+           static_cast<float*>(y.data) + run.first_row * y.stride, y.stride);
+  }
   if (!adapter_rows_.empty()) {
-    AddAdapters(input, w.index, static_cast<float*>(y.data), y.stride);
+    AddAdapters(input, w, bias, WeightUse::kLinear, static_cast<float*>(y.data), y.stride);
   }
   return out;
 }
@@ -439,13 +436,22 @@ void ServingOps::TakeHiddenSums(Act x) {
   KeepRows(states, head_rows_);
   if (rounded_[static_cast<size_t>(x.index)]) KeepRows(RoundedAt(x), head_rows_);
   rows_ = static_cast<int64_t>(head_rows_.size());
+  KeepAdapterRows(head_rows_);
 }
 
 void ServingOps::Logits(Act x, const Weight& head, const Weight* bias, float soft_cap) {
   if (!batch_->hidden_sums.empty()) TakeHiddenSums(x);
   if (rows_ == 0) return;
-  MatMul(ops_, ComputeInput(x), head.panels, bias == nullptr ? nullptr : bias->vector,
-         logits_.as<float>(), head.panels.n);
+  const ConstMatrix input = ComputeInput(x);
+  const int64_t vocab = head.panels.n;
+  for (const WeightRun& run : RunsOf(head, bias, WeightUse::kHead)) {
+    MatMul(ops_, PartOf(input, run.first_row, run.n_rows), run.weight->panels,
+           run.second == nullptr ? nullptr : run.second->vector,
+           logits_.as<float>() + run.first_row * vocab, vocab);
+  }
+  if (!adapter_rows_.empty()) {
+    AddAdapters(input, head, bias, WeightUse::kHead, logits_.as<float>(), vocab);
+  }
   if (soft_cap > 0) engine::SoftCap(ops_, soft_cap, rows_ * head.panels.n, logits_.as<float>());
 }
 

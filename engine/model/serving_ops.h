@@ -90,8 +90,24 @@ class ServingOps final : public LayerOps {
   void KeepListedRowsOnly(int32_t finished_op);
   // Adds the final hidden states to the hidden sums, then keeps the rows of logits only.
   void TakeHiddenSums(Act x);
+  // Consecutive rows that one weight applies to: the model's, or an adapter's own copy.
+  struct WeightRun {
+    const Weight* weight;
+    const Weight* second;  // bias or beta; may be null
+    int64_t first_row;
+    int64_t n_rows;
+  };
+  // All computed rows, in order. Adapters with DoRA for a linear layer have runs without a bias,
+  // which AddAdapters adds. Valid until the next call.
+  std::span<const WeightRun> RunsOf(const Weight& weight, const Weight* second, WeightUse use);
   // Adds the adapters' part of the product with a weight, row by row.
-  void AddAdapters(const ConstMatrix& x, int32_t weight, float* y, int64_t ldy);
+  void AddAdapters(const ConstMatrix& x, const Weight& weight, const Weight* bias, WeightUse use,
+                   float* y, int64_t ldy);
+  // Adds the adapters' part of an embedding.
+  void AddTables(int32_t table, const Matrix& y);
+  Act EmbedIds(const Weight& table, std::span<const int32_t> ids, WeightUse use);
+  // Drops the adapters' rows that are not in `kept` and renumbers the others.
+  void KeepAdapterRows(std::span<const int32_t> kept);
   // Likewise for the slots of a routing; y is [rows, top_k * n].
   void AddExpertAdapters(const ConstMatrix& x, const ConstMatrix& routing,
                          std::span<const Weight> experts, const Matrix& y);
@@ -119,6 +135,7 @@ class ServingOps final : public LayerOps {
   };
   std::vector<AdapterRows> adapter_rows_;  // of the computed rows, in order; without base rows
   std::vector<LoraRows> lora_rows_;        // scratch of AddAdapters
+  std::vector<WeightRun> runs_;            // scratch of RunsOf
   std::vector<StateRows> state_rows_;      // the slices, for layers with state
   int32_t next_op_ = 0;
   int32_t next_act_ = 0;

@@ -89,14 +89,48 @@ void AddProduct(OpsContext& ops, const std::vector<float>& left, const std::vect
   });
 }
 
+// values = magnitude * values / length, for each output of a weight in the checkpoint's layout.
+void ScaleToMagnitude(const ConstTensorView& magnitude, const WeightSpec& spec,
+                      std::vector<float>& values) {
+  const std::vector<float> wanted = Values(magnitude, false);
+  const bool out_in = spec.layout == SourceLayout::kOutIn;
+  for (int64_t n = 0; n < spec.n; ++n) {
+    const auto at = [&](int64_t k) -> float& {
+      return values[static_cast<size_t>(out_in ? n * spec.k + k : k * spec.n + n)];
+    };
+    double squares = 0;
+    for (int64_t k = 0; k < spec.k; ++k) squares += static_cast<double>(at(k)) * at(k);
+    if (squares == 0) continue;
+    const double factor = static_cast<double>(wanted[static_cast<size_t>(n)]) / std::sqrt(squares);
+    for (int64_t k = 0; k < spec.k; ++k) at(k) = static_cast<float>(factor * at(k));
+  }
+}
+
 // Adds the module's part to the weight, in the checkpoint's layout.
 void AddModule(OpsContext& ops, const LoraModule& module, const WeightSpec& spec,
                std::vector<float>& values) {
-  const bool out_in = spec.layout == SourceLayout::kOutIn;
+  // A table [rows, columns] gets A^T B^T, as a linear layer stored [in, out] does.
+  const bool out_in = spec.layout == SourceLayout::kOutIn && !module.is_embedding;
   const std::vector<float> left = Values(out_in ? module.b : module.a, !out_in);
   const std::vector<float> right = Values(out_in ? module.a : module.b, !out_in);
-  AddProduct(ops, left, right, module.rank, module.scale, out_in ? spec.n : spec.k,
-             out_in ? spec.k : spec.n, values.data());
+  const bool swaps = !out_in && !module.is_embedding;
+  AddProduct(ops, left, right, module.rank, module.scale, swaps ? spec.k : spec.n,
+             swaps ? spec.n : spec.k, values.data());
+  if (module.magnitude.data != nullptr) ScaleToMagnitude(module.magnitude, spec, values);
+}
+
+// Throws kUnsupported when the adapter changes one use of a tied table: a merge would change both.
+void RefuseTied(const LoraAdapter& adapter, const Source& source,
+                const std::vector<AdaptedWeight>& weights) {
+  if (!source.config.tied_embeddings) return;
+  for (const AdaptedWeight& found : weights) {
+    if (found.use != WeightUse::kEmbedding && !found.is_head()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                adapter.name() +
+                    ": changes the embeddings or the head of a model that ties both, "
+                    "so a merge would change the other too: serve the adapter beside "
+                    "its base");
+  }
 }
 
 // Produces the weights of the merged model, one after the other.
@@ -107,8 +141,15 @@ class Merger {
       : base_(base), adapter_(adapter), options_(options), ops_(ops), source_(ReadSource(base)) {
     modules_.resize(source_.specs.size());
     const auto weights = FindModules(adapter, *source_.family, source_.config, source_.specs);
+    RefuseTied(adapter, source_, weights);
     for (size_t i = 0; i < weights.size(); ++i) {
-      modules_[static_cast<size_t>(weights[i])] = &adapter.modules()[i];
+      modules_[static_cast<size_t>(weights[i].weight)] = &adapter.modules()[i];
+    }
+    saved_.resize(source_.specs.size());
+    const auto saved = FindSaved(adapter, *source_.family, source_.config, source_.specs);
+    RefuseTied(adapter, source_, saved);
+    for (size_t i = 0; i < saved.size(); ++i) {
+      saved_[static_cast<size_t>(saved[i].weight)] = &adapter.saved()[i];
     }
     for (const WeightSpec& spec : source_.specs) {
       const StoredTensor stored = Stored(base, spec);
@@ -124,6 +165,7 @@ class Merger {
   DType dtype() const {
     const auto first = std::find_if(modules_.begin(), modules_.end(),
                                     [](const LoraModule* module) { return module != nullptr; });
+    if (first == modules_.end()) return tensors_.front().view.dtype;
     return tensors_[static_cast<size_t>(first - modules_.begin())].view.dtype;
   }
 
@@ -142,12 +184,14 @@ class Merger {
         std::find_if(source_.specs.begin(), source_.specs.end(),
                      [&](const WeightSpec& candidate) { return candidate.name == tensor.name; });
     const LoraModule* module = modules_[static_cast<size_t>(spec - source_.specs.begin())];
+    const WholeTensor* saved = saved_[static_cast<size_t>(spec - source_.specs.begin())];
     read_ = Stored(base_, *spec);
     const StoredTensor& stored = *read_;
     const bool is_same = stored.IsAsAsked() && stored.view.dtype == dtype;
-    if (module == nullptr && is_same) return stored.bytes();
+    if (module == nullptr && saved == nullptr && is_same) return stored.bytes();
 
-    std::vector<float> values = DecodeTensor(stored);
+    std::vector<float> values =
+        saved != nullptr ? Values(saved->view, false) : DecodeTensor(stored);
     if (module != nullptr) AddModule(ops_, *module, *spec, values);
     if (!FitsIn(values, dtype)) {
       throw Error(ErrorCode::kDataLoss, adapter_.name() + ": the merge with tensor '" +
@@ -165,6 +209,7 @@ class Merger {
   OpsContext& ops_;
   const Source source_;
   std::vector<const LoraModule*> modules_;  // by weight; null: none
+  std::vector<const WholeTensor*> saved_;   // likewise
   std::vector<NamedTensor> tensors_;        // without data
   int64_t bytes_ = 0;
   std::optional<StoredTensor> read_;
@@ -256,7 +301,7 @@ MergeReport MergeAdapter(const ModelDir& base, const LoraAdapter& adapter,
   RefuseWithoutRoom(parent, merger.bytes());
   MergeReport report;
   report.dtype = DTypeName(merger.dtype());
-  report.layers = static_cast<int64_t>(adapter.modules().size());
+  report.layers = static_cast<int64_t>(adapter.modules().size() + adapter.saved().size());
   report.tensors = merger.n_tensors();
   PublishDirectory(
       dir,

@@ -58,7 +58,8 @@ std::string ConfigWithDType(const std::string& config, DType dtype);
 
 // Writes the merged model as a Hugging Face directory, with merge.json (the report); publishes it
 // atomically or not at all. The directory must not exist unless `if_there` allows replacement.
-// Reads and writes one weight at a time. Throws as FindModules and RefuseMergeIntoBlocks; kIo
+// Reads and writes one weight at a time. Throws as FindModules, FindSaved and
+// RefuseMergeIntoBlocks; kUnsupported when the adapter changes one use of a tied table; kIo
 // before writing when disk space is insufficient. Throws kDataLoss naming the weight when a value
 // is not finite, and kDataLoss when the logits differ by more than the bound.
 MergeReport MergeAdapter(const ModelDir& base, const LoraAdapter& adapter,

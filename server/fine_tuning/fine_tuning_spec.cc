@@ -56,6 +56,8 @@ Json LoraJson(const FineTuningLora& lora, const TrainingBase& base) {
     out["rank"] = lora.rank;
     out["alpha"] = lora.alpha;
     if (!lora.target_modules.empty()) out["module_path"] = ModulePath(lora.target_modules);
+    if (lora.use_dora) out["use_dora"] = true;
+    if (!lora.modules_to_save.empty()) out["modules_to_save"] = lora.modules_to_save;
   }
   out["dropout"] = lora.dropout;
   return out;
@@ -216,6 +218,10 @@ Json HyperparametersJson(const FineTuningRequest& request) {
                        {"dropout", chosen.lora->dropout}};
     if (!chosen.lora->target_modules.empty()) {
       out["lora"]["target_modules"] = chosen.lora->target_modules;
+    }
+    if (chosen.lora->use_dora) out["lora"]["use_dora"] = true;
+    if (!chosen.lora->modules_to_save.empty()) {
+      out["lora"]["modules_to_save"] = chosen.lora->modules_to_save;
     }
   } else {
     out["lora"] = false;

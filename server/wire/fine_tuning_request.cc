@@ -84,6 +84,17 @@ FineTuningLora ParseLora(const Json& object, const std::string& path) {
       throw BadValue(path + ".target_modules", path + ".target_modules must not be empty");
     }
   }
+  lora.use_dora = reader.Bool("use_dora").value_or(false);
+  if (const Json* modules = reader.Array("modules_to_save")) {
+    for (const Json& module : *modules) {
+      if (!module.is_string() || module.get_ref<const std::string&>().empty()) {
+        throw BadValue(path + ".modules_to_save",
+                       path + ".modules_to_save must hold names of modules such as lm_head, got " +
+                           ShortForm(module));
+      }
+      lora.modules_to_save.push_back(module.get<std::string>());
+    }
+  }
   RefuseUnknown(reader, path);
   return lora;
 }

@@ -16,6 +16,8 @@ struct FineTuningLora {
   double alpha = 16;
   double dropout = 0;
   std::vector<std::string> target_modules;  // "q", …, "down"; empty: every linear layer
+  bool use_dora = false;
+  std::vector<std::string> modules_to_save = {};  // whole trained copies, such as "lm_head"
 };
 
 // Texts that the model writes during a run.

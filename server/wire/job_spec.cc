@@ -159,6 +159,14 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
                    "spec.run_name must be 1 to 128 characters of [A-Za-z0-9._-] and not '.' or "
                    "'..', since it names the model");
   }
+  // A client may write files below the model root, and a library runs with the server's rights.
+  if (!parsed.train.loss_library.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                "spec.train.loss_library is not allowed over the API, since a library is code: run "
+                "`tandem train` on the command line")
+        .WithParam("spec.train.loss_library")
+        .WithReason("unsupported_value");
+  }
   MakePathsAbsolute(spec, FindPaths(parsed), model_root, "spec");
   return spec;
 }

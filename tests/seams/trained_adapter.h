@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/io/atomic_write.h"
@@ -20,14 +21,15 @@
 
 namespace tandem::tests {
 
-// Trains an adapter of the linear layers that `module_path` names (empty: all but routers) for two
-// steps on a base loaded with these options. Then exports it, serves it beside rows of the base
-// alone, and expects the logits of training, bit for bit, on every table of kernels.
+// Trains an adapter of these options for two steps on a base loaded with these options. Then
+// exports it, serves it beside rows of the base alone, and expects the logits of training, bit for
+// bit, on every table of kernels.
 inline void ExpectTrainedAdapterIsServed(const std::filesystem::path& model,
                                          const engine::LoadOptions& load,
-                                         const std::string& module_path = {}) {
+                                         training::LoraOptions lora) {
   const TemporaryDir directory;
-  WriteRandomAdapter(model, 5, 3, directory.path() / "before", module_path);
+  lora.rank = 5;
+  WriteRandomAdapter(model, std::move(lora), 3, directory.path() / "before");
   const auto before = engine::LoraAdapter::Open(directory.path() / "before");
 
   for (const engine::KernelTable* table : engine::RunnableKernelTables()) {
@@ -76,6 +78,15 @@ inline void ExpectTrainedAdapterIsServed(const std::filesystem::path& model,
     }
     EXPECT_EQ(differing, 0u) << "of " << trained.size() << " logits";
   }
+}
+
+// Likewise of the linear layers that `module_path` names (empty: all but routers).
+inline void ExpectTrainedAdapterIsServed(const std::filesystem::path& model,
+                                         const engine::LoadOptions& load,
+                                         const std::string& module_path = {}) {
+  training::LoraOptions lora;
+  lora.module_path = module_path;
+  ExpectTrainedAdapterIsServed(model, load, std::move(lora));
 }
 
 }  // namespace tandem::tests

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/formats/safetensors/safetensors.h"
@@ -14,15 +15,20 @@ namespace tandem::tests {
 
 void WriteRandomAdapter(const std::filesystem::path& model_dir, int64_t rank, uint32_t seed,
                         const std::filesystem::path& dir, const std::string& module_path) {
+  training::LoraOptions options;
+  options.rank = rank;
+  options.module_path = module_path;
+  WriteRandomAdapter(model_dir, std::move(options), seed, dir);
+}
+
+void WriteRandomAdapter(const std::filesystem::path& model_dir, training::LoraOptions options,
+                        uint32_t seed, const std::filesystem::path& dir) {
   const std::string source = (model_dir / "config.json").string();
   const auto json =
       engine::ParseUntrustedJson(engine::ReadWholeFile(source, size_t{1} << 20), source);
   const engine::FamilySpec& family = engine::FindFamily(json, source);
   const engine::ModelConfig config = family.parse_config(json, source);
-  training::LoraOptions options;
-  options.rank = rank;
-  options.module_path = module_path;
-  options.alpha = 2.0 * static_cast<double>(rank);
+  options.alpha = 2.0 * static_cast<double>(options.rank);
   const std::vector<training::LoraTarget> targets =
       training::ChooseLoraTargets(options, family, config);
   const std::vector<engine::WeightSpec> base = family.list_weights(config);

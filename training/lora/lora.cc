@@ -1,29 +1,20 @@
 #include "training/lora/lora.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "engine/base/check.h"
 #include "engine/base/edit_distance.h"
-#include "engine/io/sha256.h"
 #include "engine/model/adapter.h"
 #include "engine/model/families/expert_parts.h"
-#include "engine/sampling/philox.h"
+#include "engine/model/weight_uses.h"
 #include "training/lora/module_names.h"
 #include "training/lora/name_pattern.h"
 #include "training/lora/pattern_branches.h"
+#include "training/lora/without_numbers.h"
 
 namespace tandem::training {
 namespace {
-
-// GPT-2's "Conv1D": transformers names its kernel like a linear layer's weight but stores it as
-// [in, out].
-bool IsConv(const engine::WeightSpec& spec) {
-  return spec.layout == engine::SourceLayout::kInOut && spec.name.ends_with(".weight");
-}
 
 // Compares an expression of lora.module_path with every name of a module.
 class Matcher {
@@ -59,21 +50,6 @@ class Matcher {
   const int64_t n_dense_layers_;
   const NamePattern pattern_;
 };
-
-// "model.layers.3.mlp.up_proj" to "model.layers.*.mlp.up_proj".
-std::string WithoutNumbers(const std::string& path) {
-  std::string out;
-  for (size_t i = 0; i < path.size(); ++i) {
-    const bool digit = std::isdigit(static_cast<unsigned char>(path[i])) != 0;
-    const bool begins = i == 0 || path[i - 1] == '.' || (!out.empty() && out.back() == '*');
-    if (digit && begins) {
-      if (out.empty() || out.back() != '*') out += '*';
-    } else {
-      out += path[i];
-    }
-  }
-  return out;
-}
 
 std::string Joined(const std::vector<std::string>& words) {
   std::string text;
@@ -150,6 +126,11 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
     }
   }
   std::vector<std::string> unmatched, others;
+  if (options.embeddings) {
+    const engine::WeightUses uses = engine::UsesOf(family, config, specs);
+    const engine::WeightSpec& head = specs[static_cast<size_t>(uses.head)];
+    matrices.push_back(engine::ModulePath(head, engine::WeightUse::kHead, uses.is_tied));
+  }
   size_t dead_until = 0;  // alternatives inside an unmatched one do not match either
   for (const PatternBranch& branch : BranchesOf(options.module_path)) {
     if (branch.last <= dead_until) continue;
@@ -211,27 +192,113 @@ void RefuseUnusedPatterns(const char* key, const LoraPattern& pattern,
   }
 }
 
+LoraTarget TargetOf(const LoraOptions& options, int32_t weight, const std::string& path,
+                    LoraForm form) {
+  const auto rank =
+      static_cast<int64_t>(ValueFor(options.rank_pattern, path, static_cast<double>(options.rank)));
+  const double alpha = ValueFor(options.alpha_pattern, path, options.alpha);
+  return {weight, rank, engine::LoraScale(alpha, rank, options.rank_stabilized), form};
+}
+
+// The copies that lora.modules_to_save names.
+std::vector<LoraTarget> CopiesToSave(const LoraOptions& options,
+                                     const std::vector<engine::WeightSpec>& specs,
+                                     const engine::WeightUses& uses) {
+  std::vector<LoraTarget> copies;
+  std::vector<bool> used(options.modules_to_save.size(), false);
+  const auto add = [&](size_t i, engine::WeightUse use) {
+    const std::string path = engine::ModulePath(specs[i], use, uses.is_tied);
+    bool is_named = false;
+    for (size_t n = 0; n < used.size(); ++n) {
+      if (!EndsPath(path, options.modules_to_save[n])) continue;
+      is_named = used[n] = true;
+    }
+    if (!is_named) return;
+    if (!engine::CanBeSaved(use)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "lora.modules_to_save: an adapter cannot hold " + specs[i].name +
+                      "; it can hold embeddings, norms, linear layers and the head");
+    }
+    const bool is_head =
+        use == engine::WeightUse::kHead && specs[i].kind != engine::WeightKind::kVector;
+    copies.push_back(
+        {static_cast<int32_t>(i), 0, 1, is_head ? LoraForm::kWholeHead : LoraForm::kWhole});
+  };
+  for (size_t i = 0; i < specs.size(); ++i) {
+    add(i, uses.of[i]);
+    if (uses.is_tied && static_cast<int32_t>(i) == uses.head) add(i, engine::WeightUse::kHead);
+  }
+  for (size_t n = 0; n < used.size(); ++n) {
+    if (used[n]) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                "lora.modules_to_save: \"" + options.modules_to_save[n] +
+                    "\" is no module of the model and ends no path of one; a name is a path such "
+                    "as lm_head or model.norm, not an expression");
+  }
+  return copies;
+}
+
+void RefuseWithoutEmbeddings(const LoraOptions& options, const std::vector<LoraTarget>& targets) {
+  const bool has_one = std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) {
+    return target.form == LoraForm::kEmbedding || target.form == LoraForm::kHead;
+  });
+  if (has_one) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "lora.embeddings: lora.module_path \"" + options.module_path +
+                  "\" names neither embeddings nor the head: add embed_tokens or lm_head to it");
+}
+
 }  // namespace
 
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::FamilySpec& family,
                                           const engine::ModelConfig& config) {
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
+  const engine::WeightUses uses = engine::UsesOf(family, config, specs);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
   const Matcher matcher(options, family, config);
   const std::vector<bool> router = engine::RouterWeights(family, config, specs);
+  std::vector<LoraTarget> copies = CopiesToSave(options, specs, uses);
+  const auto is_copied = [&](size_t weight, bool head) {
+    return std::any_of(copies.begin(), copies.end(), [&](const LoraTarget& copy) {
+      return copy.weight == static_cast<int32_t>(weight) &&
+             (copy.form == LoraForm::kWholeHead) == head;
+    });
+  };
   std::vector<LoraTarget> targets;
+  const auto add = [&](size_t i, const std::string& path, LoraForm form) {
+    if (!matcher.Matches(path)) return;
+    if (is_copied(i, form == LoraForm::kHead)) {
+      if (options.module_path.empty()) return;
+      throw Error(ErrorCode::kInvalidArgument,
+                  "lora.modules_to_save: " + path +
+                      " is trained as a whole, so lora.module_path must not match it");
+    }
+    targets.push_back(TargetOf(options, static_cast<int32_t>(i), path, form));
+  };
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (!linear[i] || !matcher.Matches(engine::ModulePath(specs[i]))) continue;
-    if (router[i] && options.module_path.empty()) continue;  // only an expression adapts routers
     const std::string path = engine::ModulePath(specs[i]);
-    const auto rank = static_cast<int64_t>(
-        ValueFor(options.rank_pattern, path, static_cast<double>(options.rank)));
-    const double alpha = ValueFor(options.alpha_pattern, path, options.alpha);
-    targets.push_back(
-        {static_cast<int32_t>(i), rank, engine::LoraScale(alpha, rank, options.rank_stabilized)});
+    const bool is_table = uses.of[i] == engine::WeightUse::kEmbedding;
+    if (linear[i] && !(router[i] && options.module_path.empty())) {
+      if (options.use_dora && uses.of[i] == engine::WeightUse::kExpert && matcher.Matches(path)) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "lora.use_dora: " + path +
+                        " is an expert, which cannot have DoRA: name other layers with "
+                        "lora.module_path");
+      }
+      add(i, path, options.use_dora ? LoraForm::kDora : LoraForm::kLinear);
+    }
+    if (options.embeddings && is_table) add(i, path, LoraForm::kEmbedding);
+    if (options.embeddings && static_cast<int32_t>(i) == uses.head) {
+      add(i, engine::ModulePath(specs[i], engine::WeightUse::kHead, uses.is_tied), LoraForm::kHead);
+    }
   }
   if (!targets.empty()) {
+    if (options.embeddings) RefuseWithoutEmbeddings(options, targets);
+    targets.insert(targets.end(), copies.begin(), copies.end());
+    std::stable_sort(targets.begin(), targets.end(), [](const LoraTarget& a, const LoraTarget& b) {
+      return a.weight != b.weight ? a.weight < b.weight : a.form < b.form;
+    });
     RefuseUnusedPatterns("lora.rank_pattern", options.rank_pattern, targets, specs);
     RefuseUnusedPatterns("lora.alpha_pattern", options.alpha_pattern, targets, specs);
     if (options.unmatched == Unmatched::kError) RefuseUnmatched(options, family, config);
@@ -241,7 +308,9 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   if (!passed_over.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "lora.module_path: \"" + options.module_path + "\" matches only " +
-                    Joined(passed_over) + ", which cannot have an adapter; the nearest names are " +
+                    Joined(passed_over) +
+                    ", which cannot have an adapter without lora.embeddings; the nearest names "
+                    "are " +
                     Joined(NearestNames(WithoutSigns(options.module_path), specs, linear)));
   }
   std::vector<std::string> paths;
@@ -258,7 +327,7 @@ std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
                                            const engine::FamilySpec& family,
                                            const engine::ModelConfig& config) {
   std::vector<std::string> names;
-  if (options.module_path.empty()) return names;
+  if (options.module_path.empty() || options.embeddings) return names;
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
   const Matcher matcher(options, family, config);
@@ -268,98 +337,6 @@ std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
     if (matrix && !linear[i] && matcher.Matches(path)) names.push_back(path);
   }
   return names;
-}
-
-std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
-                                         const std::vector<engine::WeightSpec>& base_specs) {
-  struct Kind {
-    std::string name;
-    int64_t layers = 0;
-    int64_t parameters = 0;
-  };
-  std::vector<Kind> kinds;
-  for (const LoraTarget& target : targets) {
-    const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
-    const std::string name = WithoutNumbers(engine::ModulePath(spec));
-    auto kind = std::find_if(kinds.begin(), kinds.end(),
-                             [&](const Kind& other) { return other.name == name; });
-    if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {name});
-    ++kind->layers;
-    kind->parameters += target.rank * (spec.n + spec.k);
-  }
-  std::vector<std::string> lines;
-  for (const Kind& kind : kinds) {
-    lines.push_back(kind.name + ": " + std::to_string(kind.layers) +
-                    (kind.layers == 1 ? " layer, " : " layers, ") +
-                    std::to_string(kind.parameters) + " parameters");
-  }
-  return lines;
-}
-
-std::vector<LoraTarget> LoraTargetsOf(const engine::LoraAdapter& adapter,
-                                      const engine::FamilySpec& family,
-                                      const engine::ModelConfig& config) {
-  const std::vector<int32_t> weights =
-      engine::FindModules(adapter, family, config, family.list_weights(config));
-  std::vector<LoraTarget> targets;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const engine::LoraModule& module = adapter.modules()[i];
-    targets.push_back({weights[i], module.rank, module.scale});
-  }
-  return targets;
-}
-
-std::vector<float> InitialLora(const engine::WeightSpec& spec, LoraInit init, uint64_t seed) {
-  std::vector<float> values(static_cast<size_t>(spec.n * spec.k), 0.0f);
-  if (spec.name.ends_with(".lora_B.weight")) return values;
-  const engine::Sha256Digest digest = engine::Sha256Of(std::as_bytes(std::span(spec.name)));
-  uint64_t name = 0;
-  std::memcpy(&name, digest.data(), sizeof name);
-  const double inputs = static_cast<double>(spec.k);
-  const double bound =
-      init == LoraInit::kHeUniform ? std::sqrt(6.0 / inputs) : 1.0 / std::sqrt(inputs);
-  for (size_t i = 0; i < values.size(); ++i) {
-    const double u = engine::UniformDraw(seed ^ name, 0, static_cast<int64_t>(i));
-    values[i] = static_cast<float>(bound * (2 * u - 1));
-  }
-  return values;
-}
-
-namespace {
-
-// The alpha of lora.alpha_pattern; of a loaded adapter the one that gives its scale.
-double ShortestAlpha(double alpha, const LoraTarget& target, const LoraOptions& options) {
-  const double rounded = std::round(alpha * 1e4) / 1e4;
-  const bool same =
-      engine::LoraScale(rounded, target.rank, options.rank_stabilized) == target.scale;
-  return same ? rounded : alpha;
-}
-
-}  // namespace
-
-std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarget>& targets,
-                         const std::vector<engine::WeightSpec>& base_specs,
-                         const std::string& base_model) {
-  engine::LoraConfig config;
-  config.base_model = base_model;
-  config.rank = options.rank;
-  config.alpha = options.alpha;
-  config.rank_stabilized = options.rank_stabilized;
-  config.dropout = options.dropout;
-  for (const LoraTarget& target : targets) {
-    const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
-    const std::string path = engine::ModulePath(spec);
-    config.target_modules.push_back(path);
-    if (target.rank != options.rank) config.ranks[path] = target.rank;
-    const double rank = static_cast<double>(target.rank);
-    const double alpha =
-        static_cast<double>(target.scale) * (options.rank_stabilized ? std::sqrt(rank) : rank);
-    if (target.scale != engine::LoraScale(options.alpha, target.rank, options.rank_stabilized)) {
-      config.alphas[path] = ShortestAlpha(alpha, target, options);
-    }
-    config.fan_in_fan_out = config.fan_in_fan_out || IsConv(spec);
-  }
-  return engine::LoraConfigText(config);
 }
 
 }  // namespace tandem::training

@@ -11,10 +11,11 @@
 
 namespace tandem::training {
 
-// The linear layers that get an adapter: lora.module_path matches one of their names
-// (module_names.h). Throws kInvalidArgument naming the key and the nearest names when the
-// expression is invalid or matches no linear layer. With lora.unmatched error, every alternative
-// must match. Without an expression: all but the head and the routers of experts.
+// The layers that get an adapter: lora.module_path matches one of their names (module_names.h).
+// Throws kInvalidArgument naming the key and the nearest names when the expression is invalid or
+// matches no linear layer. With lora.unmatched error, every alternative must match. Without an
+// expression: all linear layers but the routers of experts. Tables of embeddings and the head are
+// among them with lora.embeddings only. Then the copies of lora.modules_to_save. Ordered by weight.
 std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
                                           const engine::FamilySpec& family,
                                           const engine::ModelConfig& config);
@@ -30,7 +31,8 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
 std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
                                          const std::vector<engine::WeightSpec>& base_specs);
 
-// Embedding tables and the head, if lora.module_path names them: they get no adapter.
+// Embedding tables and the head, if lora.module_path names them without lora.embeddings: they get
+// no adapter.
 std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
                                            const engine::FamilySpec& family,
                                            const engine::ModelConfig& config);
@@ -40,7 +42,8 @@ std::vector<LoraTarget> LoraTargetsOf(const engine::LoraAdapter& adapter,
                                       const engine::FamilySpec& family,
                                       const engine::ModelConfig& config);
 
-// Initial values of A or B (one of LoraSpecs); they depend on the seed and the name only.
+// Initial values of A or B (one of LoraSpecs); they depend on the seed and the name only. For a
+// table of embeddings A is zero and B standard normal, as in PEFT.
 std::vector<float> InitialLora(const engine::WeightSpec& spec, LoraInit init, uint64_t seed);
 
 // The text of adapter_config.json for these targets.

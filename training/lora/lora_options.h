@@ -35,12 +35,15 @@ struct LoraOptions {
   int64_t rank = 16;
   double alpha = 32;             // A x is multiplied by alpha / rank
   bool rank_stabilized = false;  // by alpha / sqrt(rank) instead
+  bool use_dora = false;         // also trains the length of each row (engine/ops/dora.h)
+  bool embeddings = false;       // module_path may name tables of embeddings and the head
+  std::vector<std::string> modules_to_save;  // whole trained copies, by path or its end
   // PEFT's rank_pattern and alpha_pattern: other values for modules whose path is the name or ends
   // with it. The first match counts.
   std::vector<std::pair<std::string, double>> rank_pattern;
   std::vector<std::pair<std::string, double>> alpha_pattern;
   // Regular expression on the paths of linear layers ("model.layers.0.mlp.up_proj"). Empty: all but
-  // the head and the routers of experts.
+  // the routers of experts, and the head and embeddings only with `embeddings`.
   std::string module_path;
   bool full_match = false;  // match the whole path instead of a part
   Unmatched unmatched = Unmatched::kError;

@@ -133,6 +133,7 @@ class Tile {
     logits_ = Reserve<float>(workspace_.logits, rows_ * vocab_);
     lse_ = Reserve<float>(workspace_.lse, rows_);
     engine::MatMul(ops_, hidden_, args_.head, args_.bias, logits_, vocab_);
+    if (args_.lora != nullptr) ForwardLora();
     if (args_.soft_cap > 0) engine::SoftCap(ops_, args_.soft_cap, rows_ * vocab_, logits_);
     engine::LogSumExp(ops_, logits_, rows_, vocab_, vocab_, lse_);
     for (int64_t r = 0; r < rows_; ++r) {
@@ -167,6 +168,7 @@ class Tile {
     const int64_t dim = hidden_.cols;
     float* tile_dhidden = Reserve<float>(workspace_.dhidden, rows_ * dim);
     engine::MatMulInputGrad(ops_, dz, args_.head, tile_dhidden, dim, false);
+    if (args_.lora != nullptr) BackwardLora(dz, tile_dhidden);
     for (int64_t r = 0; r < rows_; ++r) {
       std::memcpy(dhidden + row_of_[static_cast<size_t>(r)] * dim, tile_dhidden + r * dim,
                   static_cast<size_t>(dim) * sizeof(float));
@@ -183,6 +185,37 @@ class Tile {
   }
 
  private:
+  // The parts of workspace.lora: h, dh in f32, dh in the compute dtype.
+  engine::Matrix LoraPart(int64_t part) {
+    const int64_t rank = args_.lora->matrices.a.n;
+    const DType dtype = part == 1 ? DType::kF32 : hidden_.dtype;
+    const int64_t stride = part == 1 ? rank : engine::RowStride(dtype, rank);
+    const int64_t floats = RoundUp<int64_t>(rows_ * engine::RowStride(DType::kBF16, rank), 16);
+    float* all = Reserve<float>(workspace_.lora, 3 * floats);
+    return {all + part * floats, dtype, rows_, rank, stride};
+  }
+
+  void ForwardLora() {
+    const engine::LoraRows all{&args_.lora->matrices, 0, rows_};
+    const engine::Matrix h = LoraPart(0);
+    engine::AddLora(ops_, hidden_, {&all, 1}, logits_, vocab_, &h);
+  }
+
+  // As for other linear layers (training/program/nodes_linear.cc).
+  void BackwardLora(const engine::Matrix& dz, float* dhidden) {
+    const engine::LoraMatrices& lora = args_.lora->matrices;
+    const int64_t rank = lora.a.n;
+    engine::MatMulWeightGrad(ops_, dz, LoraPart(0), args_.lora->db, true);
+    const engine::Matrix dh32 = LoraPart(1);
+    auto* sums = static_cast<float*>(dh32.data);
+    engine::MatMulInputGrad(ops_, dz, lora.b, sums, rank, false);
+    engine::ScaleRows(ops_, sums, lora.scale, rows_ * rank, sums);
+    const engine::Matrix dh = LoraPart(2);
+    engine::RoundRows(ops_, sums, rank, dh);
+    engine::MatMulWeightGrad(ops_, dh, hidden_, args_.lora->da, true);
+    engine::MatMulInputGrad(ops_, dh, lora.a, dhidden, hidden_.cols, true);
+  }
+
   void LookForHit(int64_t r) {
     const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
     hits_[static_cast<size_t>(r)] =

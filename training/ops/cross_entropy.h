@@ -4,9 +4,17 @@
 #include <span>
 
 #include "engine/base/aligned_buffer.h"
+#include "engine/ops/lora.h"
 #include "engine/ops/matmul.h"
 
 namespace tandem::training {
+
+// The adapter of the head: logits += B . h with h = scale * (A . hidden) (engine/ops/lora.h).
+struct HeadLora {
+  engine::LoraMatrices matrices;
+  float* da = nullptr;  // gradients [rank, hidden_dim] and [vocab, rank], added to
+  float* db = nullptr;
+};
 
 struct CrossEntropyArgs {
   engine::ConstMatrix hidden;        // [rows, hidden_dim] in the compute dtype: input of the head
@@ -18,7 +26,8 @@ struct CrossEntropyArgs {
   float scale = 1;                   // 1 / sum of weights of the whole (accumulated) batch
   // Adds z_loss * log-sum-exp^2 to every row's loss (PaLM, Chowdhery et al., 2022, section 5).
   float z_loss = 0;
-  int64_t tile_rows = 0;  // 0: as many as kCrossEntropyBytes allows
+  const HeadLora* lora = nullptr;  // null: no adapter
+  int64_t tile_rows = 0;           // 0: as many as kCrossEntropyBytes allows
 };
 
 // Limit of CrossEntropy's workspace, unless 64 rows of logits need more.
@@ -35,10 +44,11 @@ struct CrossEntropyWorkspace {
   AlignedBuffer hidden;
   AlignedBuffer dhidden;
   AlignedBuffer lse;
+  AlignedBuffer lora;  // h of a tile, then dh in f32 and in the compute dtype
 
   int64_t bytes() const {
     return static_cast<int64_t>(logits.size() + gradient.size() + hidden.size() + dhidden.size() +
-                                lse.size());
+                                lse.size() + lora.size());
   }
 };
 

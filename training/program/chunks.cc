@@ -79,7 +79,7 @@ class Chunker {
       node.chunk = n_chunked_;
       for (const int32_t buffer :
            {node.forward_scratch, node.backward_scratch, node.lora.forward_scratch,
-            node.lora.backward_scratch, node.lora.dropout_scratch}) {
+            node.lora.backward_scratch, node.lora.dropout_scratch, node.lora.dora_scratch}) {
         Shorten(buffer, node);
       }
       if (i == layer.back()) continue;  // the layer's output has all rows

@@ -90,9 +90,19 @@ void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
   const engine::PanelMatrix& panels = run_.PanelsOf(head);
   engine::MatMul(run_.ops(), run_.MatrixOf(head.inputs[0]), panels, run_.VectorOf(head, 1), logits,
                  panels.n);
+  if (head.lora.a >= 0) {
+    const engine::LoraMatrices lora = HeadMatrices(head);
+    const engine::LoraRows all{&lora, 0, program_.rows};
+    engine::AddLora(run_.ops(), run_.MatrixOf(head.inputs[0]), {&all, 1}, logits, panels.n,
+                    nullptr);
+  }
   if (head.soft_cap > 0) {
     engine::SoftCap(run_.ops(), head.soft_cap, program_.rows * panels.n, logits);
   }
+}
+
+engine::LoraMatrices Executor::HeadMatrices(const Node& head) const {
+  return {run_.PanelsOf(head.lora.a), run_.PanelsOf(head.lora.b), head.lora.scale};
 }
 
 // Only tests and the packer call this, never a client. An unchecked wrong segment would silently
@@ -131,9 +141,12 @@ CrossEntropyResult Executor::ReweighedHead(const ProgramBatch& batch, float scal
                                            const Reweigh& reweigh) {
   token_logprobs_.assign(batch.weights.size(), 0.0f);
   token_weights_.assign(batch.weights.begin(), batch.weights.end());
-  Head(batch, batch.weights, 1, false, token_logprobs_.data());
+  const CrossEntropyResult first = Head(batch, batch.weights, 1, false, token_logprobs_.data());
   reweigh(token_logprobs_, token_weights_);
-  return Head(batch, token_weights_, scale, true, nullptr);
+  CrossEntropyResult result = Head(batch, token_weights_, scale, true, nullptr);
+  result.weight = first.weight;
+  result.correct_weight = first.correct_weight;
+  return result;
 }
 
 CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const float> weights,
@@ -152,6 +165,15 @@ CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const flo
   const bool backward = train && program_.values[node.inputs[0]].needs_gradient;
   float* dhidden = backward ? run_.GradientOf(node.inputs[0]) : nullptr;
   float* dhead = backward ? run_.WeightGradient(node.weights[0]) : nullptr;
+  HeadLora lora;
+  if (node.lora.a >= 0) {
+    lora.matrices = HeadMatrices(node);
+    if (backward) {
+      lora.da = run_.WeightGradient(node.lora.a);
+      lora.db = run_.WeightGradient(node.lora.b);
+    }
+    args.lora = &lora;
+  }
   float* dbias =
       backward && node.weights.size() > 1 ? run_.WeightGradient(node.weights[1]) : nullptr;
   return Observed(program_.nodes.size() - 1, program_.nodes.size(), [&] {

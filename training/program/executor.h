@@ -32,7 +32,8 @@ class Executor {
            std::span<float* const> gradients);
 
   // Forward and backward: adds d(scale * sum of weighted losses) to the gradients. With `reweigh`
-  // the head first runs forward, and `reweigh` then sets the weights of the rows. The losses of
+  // the head first runs forward, and `reweigh` then sets the weights of the rows. The result then
+  // has the weight and the correct weight of the batch's own weights. The losses of
   // routers (Program::router_loss) are added times `router_share`.
   CrossEntropyResult Train(const ProgramBatch& batch, float scale, const Reweigh& reweigh = {},
                            double router_share = 1);
@@ -70,6 +71,7 @@ class Executor {
   void Backward();
   CrossEntropyResult Head(const ProgramBatch& batch, std::span<const float> weights, float scale,
                           bool train, float* token_logprobs);
+  engine::LoraMatrices HeadMatrices(const Node& head) const;
   CrossEntropyResult ReweighedHead(const ProgramBatch& batch, float scale, const Reweigh& reweigh);
 
   const Program& program_;

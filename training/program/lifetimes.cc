@@ -104,6 +104,7 @@ class Lifetimes {
     Touch(node.backward_scratch, step);
     Touch(node.lora.backward_scratch, step);
     Touch(node.lora.dropout_scratch, step);
+    Touch(node.lora.dora_scratch, step);
   }
 
   Program* p_;

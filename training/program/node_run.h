@@ -72,6 +72,7 @@ class NodeRun {
 
   const engine::PanelMatrix& PanelsOf(int32_t weight) const { return weights_[weight].panels; }
   const engine::PanelMatrix& PanelsOf(const Node& node) const { return PanelsOf(node.weights[0]); }
+  const float* VectorAt(int32_t weight) const { return weights_[weight].vector; }
   // The f32 vector of a node's i-th weight; null without one.
   const float* VectorOf(const Node& node, size_t i) const;
   float* WeightGradient(int32_t weight);  // null when frozen

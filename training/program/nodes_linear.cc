@@ -1,5 +1,6 @@
 #include "engine/ops/lora.h"
 #include "engine/ops/rows.h"
+#include "training/ops/dora.h"
 #include "training/program/nodes.h"
 
 namespace tandem::training {
@@ -26,9 +27,11 @@ Matrix LoraInput(NodeRun& run, const Node& node, int32_t scratch) {
 }
 
 void ForwardLora(NodeRun& run, const Node& node) {
+  const bool is_dora = node.lora.factors >= 0;
   const engine::LoraMatrices lora{run.PanelsOf(node.lora.a), run.PanelsOf(node.lora.b),
-                                  node.lora.scale};
-  const engine::LoraRows all{&lora, 0, run.n_rows()};
+                                  node.lora.scale,
+                                  is_dora ? run.VectorAt(node.lora.factors) : nullptr};
+  const engine::LoraRows all{&lora, 0, run.n_rows(), is_dora ? run.VectorOf(node, 1) : nullptr};
   const Matrix hidden = HiddenOf(run, node);
   const int32_t scratch = run.in_backward() ? node.lora.remake_scratch : node.lora.forward_scratch;
   const Matrix x = run.training() ? LoraInput(run, node, scratch) : run.MatrixOf(node.inputs[0]);
@@ -65,17 +68,42 @@ void BackwardLora(NodeRun& run, const Node& node, const Matrix& dy, float* dx) {
   Dropout(ops, through_a, run.Sources(), a.k, node.lora.rate, run.KeyOf(node), dx, true);
 }
 
+// DoRA: y = factors * u + bias with u = W x + B . h, whose norms count as constants. Adds the
+// gradient of the magnitudes and returns that of u in the compute dtype.
+Matrix BackwardDora(NodeRun& run, const Node& node) {
+  const engine::PanelMatrix& w = run.PanelsOf(node);
+  engine::OpsContext& ops = run.ops();
+  float* u = run.Floats(node.lora.dora_scratch);
+  engine::MatMul(ops, run.MatrixOf(node.inputs[0]), w, nullptr, u, w.n);
+  engine::AddLowRank(ops, HiddenOf(run, node), run.PanelsOf(node.lora.b), u, w.n);
+  const float* factors = run.VectorAt(node.lora.factors);
+  DoraGradient(ops, {.dy = run.GradientOf(node.outputs[0]),
+                     .factors = factors,
+                     .inverse = factors + w.n,
+                     .rows = run.n_rows(),
+                     .cols = w.n,
+                     .u = u,
+                     .dmagnitude = run.WeightGradient(node.lora.magnitude)});
+  const engine::DType dtype = run.program().dtype;
+  if (dtype == engine::DType::kF32) return {u, dtype, run.n_rows(), w.n, w.n};
+  const Matrix rounded{run.At(node.backward_scratch), dtype, run.n_rows(), w.n,
+                       engine::RowStride(dtype, w.n)};
+  engine::RoundRows(ops, u, w.n, rounded);
+  return rounded;
+}
+
 }  // namespace
 
 void ForwardLinear(NodeRun& run, const Node& node) {
-  engine::MatMul(run.ops(), run.MatrixOf(node.inputs[0]), run.PanelsOf(node), run.VectorOf(node, 1),
+  const float* bias = node.lora.factors >= 0 ? nullptr : run.VectorOf(node, 1);
+  engine::MatMul(run.ops(), run.MatrixOf(node.inputs[0]), run.PanelsOf(node), bias,
                  run.F32Of(node.outputs[0]), run.ValueOf(node.outputs[0]).stride);
   if (node.lora.a >= 0) ForwardLora(run, node);
 }
 
 void BackwardLinear(NodeRun& run, const Node& node, const BackwardStep& step) {
   const engine::PanelMatrix& w = run.PanelsOf(node);
-  const Matrix dy = run.RoundedGradient(node);
+  const Matrix dy = node.lora.factors >= 0 ? BackwardDora(run, node) : run.RoundedGradient(node);
   float* dx = run.GradientOf(node.inputs[0]);
   if (dx != nullptr) engine::MatMulInputGrad(run.ops(), dy, w, dx, w.k, !step.overwrite[0]);
   if (node.lora.a >= 0) BackwardLora(run, node, dy, dx);

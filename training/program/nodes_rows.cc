@@ -1,4 +1,5 @@
 #include "engine/ops/heads.h"
+#include "engine/ops/lora.h"
 #include "engine/ops/rows.h"
 #include "training/ops/neftune.h"
 #include "training/ops/norm.h"
@@ -8,23 +9,61 @@ namespace tandem::training {
 
 using engine::Matrix;
 
+namespace {
+
+// h of an embedding's adapter.
+Matrix HiddenOfTable(NodeRun& run, const Node& node) {
+  const engine::DType dtype = run.program().dtype;
+  const int64_t rank = run.PanelsOf(node.lora.a).k;
+  return {run.At(node.saved), dtype, run.n_rows(), rank, engine::RowStride(dtype, rank)};
+}
+
+}  // namespace
+
 void ForwardEmbed(NodeRun& run, const Node& node) {
   const Matrix y = run.MatrixOf(node.outputs[0]);
   const ProgramBatch& batch = run.batch();
   engine::GatherRows(run.ops(), run.PanelsOf(node),
                      node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
                      static_cast<float*>(y.data), y.stride);
+  if (node.lora.a >= 0) {
+    const engine::LoraMatrices lora = {run.PanelsOf(node.lora.a), run.PanelsOf(node.lora.b),
+                                       node.lora.scale};
+    const Matrix hidden = HiddenOfTable(run, node);
+    engine::AddEmbeddingLora(run.ops(), lora, batch.tokens, static_cast<float*>(y.data), y.stride,
+                             &hidden);
+  }
   if (node.factor > 0 && run.training()) {
     AddNeftuneNoise(run.ops(), run.Sources(), batch.segments, node.factor, batch.dropout_seed,
                     y.cols, static_cast<float*>(y.data));
   }
 }
 
+namespace {
+
+// y += B . h, h = scale * A^T[token].
+void BackwardTable(NodeRun& run, const Node& node) {
+  const Matrix dy = run.RoundedGradient(node);
+  const Matrix hidden = HiddenOfTable(run, node);
+  engine::OpsContext& ops = run.ops();
+  engine::MatMulWeightGrad(ops, dy, hidden, run.WeightGradient(node.lora.b), true);
+  float* dh = run.Floats(node.lora.backward_scratch);
+  engine::MatMulInputGrad(ops, dy, run.PanelsOf(node.lora.b), dh, hidden.cols, false);
+  engine::ScaleRows(ops, dh, node.lora.scale, hidden.rows * hidden.cols, dh);
+  EmbedBackward(ops, run.batch().tokens, dh, hidden.cols, run.program().weight_specs[node.lora.a].n,
+                run.WeightGradient(node.lora.a));
+}
+
+}  // namespace
+
 void BackwardEmbed(NodeRun& run, const Node& node, const BackwardStep&) {
   const ProgramBatch& batch = run.batch();
-  EmbedBackward(run.ops(), node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
-                run.GradientOf(node.outputs[0]), run.ValueOf(node.outputs[0]).cols,
-                run.program().weight_specs[node.weights[0]].n, run.WeightGradient(node.weights[0]));
+  if (float* gradient = run.WeightGradient(node.weights[0])) {
+    EmbedBackward(run.ops(), node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
+                  run.GradientOf(node.outputs[0]), run.ValueOf(node.outputs[0]).cols,
+                  run.program().weight_specs[node.weights[0]].n, gradient);
+  }
+  if (node.lora.a >= 0) BackwardTable(run, node);
 }
 
 namespace {

@@ -27,13 +27,21 @@ int64_t LinearFlops(const Program& p, const Node& node) {
   return MatMulFlops(p, node) + LoraFlops(p, node.lora.a) + LoraFlops(p, node.lora.b);
 }
 
-// dX if the input needs it, dW if the weight is trained; for an adapter always dA, dB and dh.
+// dX if the input needs it, dW if the weight is trained; for an adapter always dA, dB and dh; for
+// DoRA also the product again.
 int64_t LinearBackwardFlops(const Program& p, const Node& node) {
   const int64_t once = MatMulFlops(p, node);
   const int64_t a = LoraFlops(p, node.lora.a);
   const int64_t b = LoraFlops(p, node.lora.b);
   return (p.values[node.inputs[0]].needs_gradient ? once + a : 0) +
-         (p.trained[node.weights[0]] ? once : 0) + a + 2 * b;
+         (p.trained[node.weights[0]] ? once : 0) + a + 2 * b +
+         (node.lora.factors >= 0 ? once + b : 0);
+}
+
+// A look-up is no product; B of its adapter is one.
+int64_t EmbedFlops(const Program& p, const Node& node) { return LoraFlops(p, node.lora.b); }
+int64_t EmbedBackwardFlops(const Program& p, const Node& node) {
+  return 2 * LoraFlops(p, node.lora.b);
 }
 
 // MaxText's count of causal attention: scores and P.V over half of the square, per head.
@@ -100,7 +108,7 @@ int64_t ExpertLinearBackwardFlops(const Program& p, const Node& node) {
 
 // In the order of OpKind. Columns: name, reads inputs, reads outputs, can overwrite, FLOPs.
 constexpr std::array<OpDescription, kOpKinds> kOps = {{
-    {"embed", false, false, false, NoFlops, NoFlops},
+    {"embed", false, false, false, EmbedFlops, EmbedBackwardFlops},
     {"embed_positions", false, false, false, NoFlops, NoFlops},
     {"rms_norm", true, false, false, NoFlops, NoFlops},
     {"layer_norm", true, false, false, NoFlops, NoFlops},
@@ -135,7 +143,7 @@ constexpr std::array<OpDescription, kOpKinds> kOps = {{
     {"spread", false, false, true, NoFlops, NoFlops},
     {"sum_ranks", false, false, true, NoFlops, NoFlops},
     // Forward and backward are one pass over the vocabulary (training/ops/cross_entropy.h).
-    {"cross_entropy", false, false, true, MatMulFlops, LinearBackwardFlops},
+    {"cross_entropy", false, false, true, LinearFlops, LinearBackwardFlops},
 }};
 
 }  // namespace

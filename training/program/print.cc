@@ -118,7 +118,7 @@ class Printer {
     for (const int32_t w : node.weights) {
       if (!trained_only || p_.trained[w]) text.append(" ").append(p_.weight_specs[w].name);
     }
-    for (const int32_t w : {node.lora.a, node.lora.b}) {
+    for (const int32_t w : {node.lora.a, node.lora.b, node.lora.magnitude}) {
       if (w >= 0) text.append(" ").append(p_.weight_specs[w].name);
     }
     return text;

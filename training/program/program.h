@@ -85,17 +85,22 @@ inline int32_t BackwardBuffer(const Value& value) {
   return value.remade >= 0 ? value.remade : value.buffer;
 }
 
-// The adapter of a kLinear: y += B . h with h = scale * (A . x) (engine/ops/lora.h). h is the
-// node's `saved`. The backward pass recomputes dropped-out inputs.
+// The adapter of a kLinear, kEmbed or kCrossEntropy: y += B . h with h = scale * (A . x)
+// (engine/ops/lora.h). h is the node's `saved`, except that the head recomputes it. The backward
+// pass recomputes dropped-out inputs.
 struct LoraNode {
   int32_t a = -1;  // indices in the program's weights; -1: no adapter
   int32_t b = -1;
+  // DoRA (engine/ops/dora.h), a kLinear only: y = factors * (W x + B . h) + bias.
+  int32_t magnitude = -1;  // trained
+  int32_t factors = -1;    // magnitude / norm of every output, then 1 / norm; the trainer's
   float scale = 1;
   float rate = 0;                 // of the dropout on A's input; h = scale * (A . drop(x))
   int32_t forward_scratch = -1;   // drop(x), with dropout
   int32_t remake_scratch = -1;    // of the recomputation
   int32_t backward_scratch = -1;  // dh, in f32 and in the compute dtype
   int32_t dropout_scratch = -1;   // drop(x) again, then the f32 gradient through A
+  int32_t dora_scratch = -1;      // W x + B . h again, then its gradient
 };
 
 // The experts of a kExpertLinear. Its weights are n_experts matrices, then as many biases or none.
@@ -156,11 +161,22 @@ struct BackwardStep {
   std::vector<bool> copy;       // per input, kAdd: its gradient has its own buffer
 };
 
-// A linear layer that gets an adapter.
+// How an adapter changes a weight.
+enum class LoraForm : uint8_t {
+  kLinear,     // A and B of a linear layer or an expert
+  kDora,       // A, B and magnitudes of a linear layer
+  kEmbedding,  // A and B of a table of embeddings
+  kHead,       // A and B of the head, which may be a tied table
+  kWhole,      // a trained copy; of a tied table the one for embeddings
+  kWholeHead,  // a trained copy of the head's matrix
+};
+
+// A weight that gets an adapter.
 struct LoraTarget {
   int32_t weight = -1;  // in the family's list
-  int64_t rank = 0;
-  float scale = 1;  // alpha / rank, or alpha / sqrt(rank)
+  int64_t rank = 0;     // 0: a copy
+  float scale = 1;      // alpha / rank, or alpha / sqrt(rank)
+  LoraForm form = LoraForm::kLinear;
 };
 
 struct RecordOptions {
@@ -169,8 +185,8 @@ struct RecordOptions {
   int64_t max_segments = 1;  // of a micro-batch
   engine::DType dtype = engine::DType::kBF16;  // compute
   std::vector<bool> trained;                   // per weight; empty: all
-  // With adapters only they are trained, and `trained` is empty. Their weights follow the family's:
-  // A and B of each target, in order.
+  // With adapters only they are trained, and `trained` is empty. Their weights follow the family's
+  // and the factors of DoRA (FactorSpecs): those of LoraSpecs.
   std::vector<LoraTarget> lora;
   RematOptions remat;
   RouterLossOptions router_loss;
@@ -218,9 +234,15 @@ inline int64_t RowsOf(const Program& program, const Value& value) {
 // 1 when that step runs over all rows.
 size_t ChunkRunEnd(const Program& program, size_t first);
 
-// A [rank, in] and B [out, rank] of each target, named as in a PEFT file.
+// The trained weights of each target in order, named as in a PEFT file: A and B, then magnitudes
+// with DoRA; or the copy.
 std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
                                           const std::vector<LoraTarget>& targets);
+// The number of a target's weights.
+int64_t LoraSpecCount(const LoraTarget& target);
+// One vector for each target with DoRA, in order: LoraNode::factors.
+std::vector<engine::WeightSpec> FactorSpecs(const std::vector<engine::WeightSpec>& base,
+                                            const std::vector<LoraTarget>& targets);
 
 // Records the family's forward pass and derives the rest of the program. With several ranks on the
 // tensor axis the weights are this rank's parts; throws as PartOfConfig and CompareSpecs.

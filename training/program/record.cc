@@ -2,10 +2,8 @@
 #include <map>
 #include <utility>
 
-#include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
 #include "engine/base/error.h"
-#include "engine/model/adapter.h"
 #include "engine/model/families/layer_ops.h"
 #include "training/ops/attention.h"
 #include "training/ops/experts.h"
@@ -28,33 +26,29 @@ class Recorder : public engine::LayerOps {
   Recorder(Program* program, const engine::ModelConfig& config,
            const std::vector<LoraTarget>& targets, const RecordOptions& options)
       : p_(program), neftune_alpha_(options.neftune_alpha), region_(program, config) {
-    auto next = static_cast<int32_t>(p_->weight_specs.size() - 2 * targets.size());
-    for (const LoraTarget& target : targets) {
-      LoraNode& lora = lora_[target.weight];
-      lora.a = next++;
-      lora.b = next++;
-      lora.scale = target.scale;
-      lora.rate = options.lora_dropout;
-    }
+    PlanAdapters(targets, options);
   }
 
   Act Embed(const Weight& table) override {
     Node node(OpKind::kEmbed);
-    node.weights = {table.index};
+    node.weights = {Index(table)};
     node.factor = std::exchange(neftune_alpha_, 0.0f);  // noise on the tokens' first embedding only
+    if (const auto found = lora_.find(table.index); found != lora_.end()) {
+      AddTableAdapter(found->second, table.spec->k, &node);
+    }
     return Emit(std::move(node), DType::kF32, table.spec->k);
   }
 
   Act EmbedPositions(const Weight& table) override {
     Node node(OpKind::kEmbedPositions);
-    node.weights = {table.index};
+    node.weights = {Index(table)};
     return Emit(std::move(node), DType::kF32, table.spec->k);
   }
 
   Act RmsNorm(Act x, const Weight& gamma, float eps) override {
     Node node(OpKind::kRmsNorm);
     node.inputs = {F32(x)};
-    node.weights = {gamma.index};
+    node.weights = {Index(gamma)};
     node.eps = eps;
     node.saved = NewBuffer("rstd", p_->rows * sizeof(float));
     return Emit(std::move(node), p_->dtype, Cols(x));
@@ -65,7 +59,7 @@ class Recorder : public engine::LayerOps {
     TANDEM_CHECK(Cols(x) % gamma.spec->n == 0);
     Node node(OpKind::kRmsNorm);
     node.inputs = {F32(x)};
-    node.weights = {gamma.index};
+    node.weights = {Index(gamma)};
     node.eps = eps;
     node.saved = NewBuffer(
         "rstd", p_->rows * (Cols(x) / gamma.spec->n) * static_cast<int64_t>(sizeof(float)));
@@ -87,8 +81,8 @@ class Recorder : public engine::LayerOps {
     TANDEM_CHECK(gamma != nullptr || beta == nullptr);
     Node node(OpKind::kLayerNorm);
     node.inputs = {F32(x)};
-    if (gamma != nullptr) node.weights.push_back(gamma->index);
-    if (beta != nullptr) node.weights.push_back(beta->index);
+    if (gamma != nullptr) node.weights.push_back(Index(*gamma));
+    if (beta != nullptr) node.weights.push_back(Index(*beta));
     node.eps = eps;
     node.saved = NewBuffer("mean_rstd", p_->rows * 2 * sizeof(float));
     return Emit(std::move(node), DType::kF32, Cols(x));
@@ -99,8 +93,8 @@ class Recorder : public engine::LayerOps {
     const bool sums = axis == WeightSplit::Axis::kInputs;
     Node node(OpKind::kLinear);
     node.inputs = {axis == WeightSplit::Axis::kOutputs ? Spread(Rounded(x)) : Rounded(x)};
-    node.weights = {w.index};
-    if (bias != nullptr && !sums) node.weights.push_back(bias->index);
+    node.weights = {Index(w)};
+    if (bias != nullptr && !sums) node.weights.push_back(Index(*bias));
     node.backward_scratch = RoundedGradientScratch(w.spec->n);
     if (const auto found = lora_.find(w.index); found != lora_.end()) {
       AddAdapter(found->second, &node);
@@ -297,12 +291,50 @@ class Recorder : public engine::LayerOps {
     Node node(OpKind::kCrossEntropy);
     node.soft_cap = soft_cap;
     node.inputs = {Rounded(x)};
-    node.weights = {head.index};
-    if (bias != nullptr) node.weights.push_back(bias->index);
+    node.weights = {own_head_ >= 0 ? own_head_ : head.index};
+    if (bias != nullptr) node.weights.push_back(Index(*bias));
+    node.lora = head_lora_;
     p_->nodes.push_back(std::move(node));
   }
 
  private:
+  // Gives the weights of LoraSpecs and FactorSpecs their indices.
+  void PlanAdapters(const std::vector<LoraTarget>& targets, const RecordOptions& options) {
+    int64_t n_trained = 0;
+    int64_t n_factors = 0;
+    for (const LoraTarget& target : targets) {
+      n_trained += LoraSpecCount(target);
+      n_factors += target.form == LoraForm::kDora ? 1 : 0;
+    }
+    auto next = static_cast<int32_t>(static_cast<int64_t>(p_->weight_specs.size()) - n_trained);
+    auto factors = static_cast<int32_t>(next - n_factors);
+    for (const LoraTarget& target : targets) {
+      if (target.form == LoraForm::kWhole) {
+        own_[target.weight] = next++;
+        continue;
+      }
+      if (target.form == LoraForm::kWholeHead) {
+        own_head_ = next++;
+        continue;
+      }
+      LoraNode& lora = target.form == LoraForm::kHead ? head_lora_ : lora_[target.weight];
+      lora.a = next++;
+      lora.b = next++;
+      lora.scale = target.scale;
+      const bool drops = target.form == LoraForm::kLinear || target.form == LoraForm::kDora;
+      if (drops) lora.rate = options.lora_dropout;
+      if (target.form != LoraForm::kDora) continue;
+      lora.magnitude = next++;
+      lora.factors = factors++;
+    }
+  }
+
+  // The weight that a node reads: the model's, or the adapter's copy.
+  int32_t Index(const Weight& w) const {
+    const auto own = own_.find(w.index);
+    return own == own_.end() ? w.index : own->second;
+  }
+
   Act Rotate(Act x, size_t table, DType dtype) {
     Node node(OpKind::kRope);
     node.inputs = {F32(x)};
@@ -369,10 +401,25 @@ class Recorder : public engine::LayerOps {
     const int64_t inputs = p_->weight_specs[lora.a].k;
     node->saved = NewBuffer("lora h", p_->rows * rounded(rank));
     node->lora.backward_scratch = NewBuffer("lora dh", p_->rows * (rank * kFloat + rounded(rank)));
+    if (lora.factors >= 0) {
+      node->lora.dora_scratch =
+          NewBuffer("dora product", p_->rows * p_->weight_specs[lora.b].n * kFloat);
+    }
     if (lora.rate == 0) return;
     node->lora.forward_scratch = NewBuffer("lora dropped x", p_->rows * rounded(inputs));
     node->lora.dropout_scratch =
         NewBuffer("lora dropped x, dx", p_->rows * std::max(inputs * kFloat, rounded(inputs)));
+  }
+
+  void AddTableAdapter(const LoraNode& lora, int64_t cols, Node* node) {
+    node->lora = lora;
+    const int64_t rank = p_->weight_specs[lora.a].k;
+    const int64_t stride = engine::RowStride(p_->dtype, rank);
+    node->saved = NewBuffer(
+        "lora h", p_->rows * stride * static_cast<int64_t>(engine::DTypeBytes(p_->dtype)));
+    node->backward_scratch = RoundedGradientScratch(cols);
+    node->lora.backward_scratch =
+        NewBuffer("lora dh", p_->rows * rank * static_cast<int64_t>(sizeof(float)));
   }
 
   void AddExpertAdapters(std::span<const Weight> experts, int64_t input_cols, Node* node) {
@@ -453,7 +500,10 @@ class Recorder : public engine::LayerOps {
   float neftune_alpha_;
   std::map<int32_t, int32_t> rounded_;  // f32 value -> its rounded copy
   std::map<int32_t, int32_t> spread_;   // whole value -> its spread one
-  std::map<int32_t, LoraNode> lora_;    // by weight
+  std::map<int32_t, LoraNode> lora_;    // by weight; not the head's
+  LoraNode head_lora_;
+  std::map<int32_t, int32_t> own_;  // weight -> the adapter's copy; not of the head's matrix
+  int32_t own_head_ = -1;
   TensorRegion region_;
   int32_t passing_ = 0;
 };
@@ -468,15 +518,6 @@ engine::Weights NamesOnly(const std::vector<engine::WeightSpec>& specs) {
   return weights;
 }
 
-engine::WeightSpec LoraSpec(std::string name, int64_t n, int64_t k) {
-  engine::WeightSpec spec;
-  spec.name = std::move(name);
-  spec.source_shape = {n, k};
-  spec.n = n;
-  spec.k = k;
-  return spec;
-}
-
 void RefuseLossWithoutRouters(const Program& program) {
   const RouterLossOptions& loss = program.router_loss;
   if (loss.balance == 0 && loss.z == 0) return;
@@ -488,25 +529,15 @@ void RefuseLossWithoutRouters(const Program& program) {
                   ": family " + program.family + " has no experts: leave the key out");
 }
 
-}  // namespace
-
-std::vector<engine::WeightSpec> LoraSpecs(const std::vector<engine::WeightSpec>& base,
-                                          const std::vector<LoraTarget>& targets) {
-  std::vector<engine::WeightSpec> specs;
-  for (const LoraTarget& target : targets) {
-    const engine::WeightSpec& layer = base[target.weight];
-    const auto [a, b] = engine::LoraTensorNames(engine::ModulePath(layer));
-    specs.push_back(LoraSpec(a, target.rank, layer.k));
-    specs.push_back(LoraSpec(b, layer.n, target.rank));
-  }
-  return specs;
-}
-
-namespace {
-
 // Describes how the program's weights are parts of those of the whole model.
 void SplitWeights(const engine::FamilySpec& family, const engine::ModelConfig& whole,
                   const RecordOptions& options, Program* program) {
+  for (const LoraTarget& target : options.lora) {
+    if (target.form == LoraForm::kLinear) continue;
+    RefuseTensorSplit(program->family,
+                      "its adapter is more than A and B of layers (lora.use_dora, "
+                      "lora.modules_to_save, or embeddings and head in lora.target_modules)");
+  }
   std::vector<engine::WeightSpec> specs = family.list_weights(whole);
   const std::vector<engine::WeightSpec> adapters = LoraSpecs(specs, options.lora);
   specs.insert(specs.end(), adapters.begin(), adapters.end());
@@ -542,6 +573,10 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& whol
   }
   TANDEM_CHECK(program.trained.size() == program.weight_specs.size());
   const std::vector<engine::WeightSpec> base = program.weight_specs;
+  for (engine::WeightSpec& spec : FactorSpecs(base, options.lora)) {
+    program.weight_specs.push_back(std::move(spec));
+    program.trained.push_back(false);
+  }
   for (engine::WeightSpec& spec : LoraSpecs(base, options.lora)) {
     program.weight_specs.push_back(std::move(spec));
     program.trained.push_back(true);

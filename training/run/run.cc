@@ -158,7 +158,8 @@ class Run {
       Warn("lora.module_path: " + line);
     }
     for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
-      Warn("lora.module_path also matches " + name + ", which cannot have an adapter");
+      Warn("lora.module_path also matches " + name +
+           ", which has no adapter without lora.embeddings");
     }
     const std::string& trained_beside = parts_.adapter.base_hash;
     if (!trained_beside.empty() && trained_beside != base.content_hash()) {
@@ -186,7 +187,7 @@ class Run {
                     trainer.base()->is_mapped() ? " (mapped)" : "");
       Report("message", "an adapter of rank " + std::to_string(parts_.adapter.options.rank) +
                             " for " + std::to_string(trainer.lora_targets().size()) +
-                            " linear layers of a model of " +
+                            " layers of a model of " +
                             std::to_string(trainer.base()->parameter_count()) + " parameters in " +
                             trainer.base()->weights_type());
       AnnounceTargets();

@@ -93,6 +93,11 @@ std::string RunMetrics::EvalLine(int64_t steps_done, const EvaluationResult& res
                   RewardsIn(*result.preference).c_str());
     return text;
   }
+  if (result.is_library_loss) {
+    std::snprintf(text, sizeof text, "eval after step: %lld, loss: %.4f, accuracy: %.4f",
+                  static_cast<long long>(steps_done), result.loss, result.accuracy);
+    return text;
+  }
   std::snprintf(text, sizeof text,
                 "eval after step: %lld, loss: %.4f, perplexity: %.3f, accuracy: %.4f, "
                 "bits/byte: %.4f",
@@ -137,8 +142,10 @@ void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& t
                                    {"logps/chosen", figures.chosen_logprob},
                                    {"logps/rejected", figures.rejected_logprob}});
   } else {
-    scalars.insert(scalars.end(), {{"learning/perplexity", std::exp(result.loss)},
-                                   {"learning/accuracy", result.accuracy}});
+    if (!result.is_library_loss) {
+      scalars.push_back({"learning/perplexity", std::exp(result.loss)});
+    }
+    scalars.push_back({"learning/accuracy", result.accuracy});
   }
   Write(MetricsRow::Kind::kStep, step, std::move(scalars));
 }
@@ -171,9 +178,11 @@ void RunMetrics::Evaluation(int64_t steps_done, const EvaluationResult& result,
                                    {"eval/logps/chosen", figures.chosen_logprob},
                                    {"eval/logps/rejected", figures.rejected_logprob}});
   } else {
-    scalars.insert(scalars.end(), {{"eval/avg_perplexity", std::exp(result.loss)},
-                                   {"eval/accuracy", result.accuracy},
-                                   {"eval/bits_per_byte", bits_per_byte}});
+    scalars.push_back({"eval/accuracy", result.accuracy});
+    if (!result.is_library_loss) {
+      scalars.insert(scalars.end(), {{"eval/avg_perplexity", std::exp(result.loss)},
+                                     {"eval/bits_per_byte", bits_per_byte}});
+    }
   }
   Write(MetricsRow::Kind::kBetweenSteps, steps_done, std::move(scalars));
 }

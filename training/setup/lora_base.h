@@ -24,11 +24,19 @@ struct AdapterPlan {
   std::string base_hash;  // of the weights that a loaded adapter was trained on; may be empty
 };
 
-// Throws the errors of ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf.
+// Throws the errors of ChooseLoraTargets, LoraAdapter::Open and LoraTargetsOf, and kInvalidArgument
+// when lora.export asks for a merge that would change a tied table's other use.
 AdapterPlan PlanAdapter(const LoraOptions& lora, const engine::FamilySpec& family,
                         const engine::ModelConfig& config);
 
-// Copies A and B of the adapter at `plan.options.load_path` into the store of `plan.targets`.
+class Trainer;
+
+// Sets a fresh adapter's weights: A, B and magnitudes as InitialLora and BaseRowNorms give them,
+// copies as in the base's files.
+void InitialAdapterWeights(const AdapterPlan& plan, const engine::ModelDir& base, uint64_t seed,
+                           Trainer& trainer);
+
+// Copies the weights of the adapter at `plan.options.load_path` into the store of `plan.targets`.
 // Throws kDataLoss when the files have changed since PlanAdapter.
 void LoadAdapterWeights(const AdapterPlan& plan, const engine::FamilySpec& family,
                         const engine::ModelConfig& config, ParameterStore& parameters);

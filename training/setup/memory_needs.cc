@@ -194,8 +194,9 @@ std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& f
   const engine::ModelConfig& config = files.config;
   int64_t loss =
       CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim, spec.compute);
-  // Log-probabilities and weights of the tokens of pairs.
-  if (spec.is_dpo()) loss += 2 * rows * static_cast<int64_t>(sizeof(float));
+  // Log-probabilities and weights of tokens, for losses over pairs or of a library.
+  if (spec.is_dpo() || !spec.train.loss_library.empty())
+    loss += 2 * rows * static_cast<int64_t>(sizeof(float));
   classes.push_back({"loss", loss});
   const int threads =
       spec.resources.threads > 0 ? static_cast<int>(spec.resources.threads) : UsableCores();

@@ -8,6 +8,7 @@
 #include "engine/tools/merge_adapter.h"
 #include "training/lora/lora.h"
 #include "training/lora/name_pattern.h"
+#include "training/loss/loss_library.h"
 #include "training/setup/lora_base.h"
 #include "training/setup/memory_needs.h"
 
@@ -16,10 +17,23 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// The factors of DoRA need the whole layer, of which ranks would have parts.
+void RefuseSharedDora(const TrainerOptions& options, const std::vector<LoraTarget>& targets) {
+  const bool has_dora = std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) {
+    return target.form == LoraForm::kDora;
+  });
+  if (options.fsdp == 1 || !has_dora) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "parallel.fsdp: must be 1 with DoRA: share the rows of a step with parallel.data");
+}
+
 Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const AdapterPlan& adapter,
                     const fs::path& cache_dir, Collectives* ranks, engine::OpsContext& ops) {
   TrainerOptions options = TrainerOptionsOf(spec);
   options.ranks = ranks;
+  if (options.has_library_loss) {
+    options.loss = LossLibrary::Open(spec.train.loss_library, spec.train.loss_options);
+  }
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
   options.trained = TrainedWeights(spec, files, weights);
   options.remat = RematFor(spec, files);
@@ -31,6 +45,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   if (spec.lora.export_merged) engine::RefuseMergeIntoBlocks(dir);
   engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
   load.cache_dir = cache_dir;
+  RefuseSharedDora(options, adapter.targets);
   auto base = engine::Model::Load(dir, load, ops);
   return Trainer(std::move(base), adapter.targets, options, ops);
 }
@@ -107,6 +122,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.tensor = spec.step_shape ? static_cast<int>(spec.step_shape->tensor) : 1;
   options.tree_sums = spec.parallel.world_invariant > 0;
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
+  options.has_library_loss = !spec.train.loss_library.empty();
   return options;
 }
 
@@ -188,10 +204,8 @@ void InitialWeights(RunParts& parts) {
   if (parts.is_adapter() && !spec.lora.load_path.empty()) {
     LoadAdapterWeights(parts.adapter, *parts.files.family, parts.files.config, parameters);
   } else if (parts.is_adapter()) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      parameters.SetMaster(
-          i, InitialLora(parameters.whole_specs()[i], spec.lora.init, spec.model.init_seed));
-    }
+    InitialAdapterWeights(parts.adapter, engine::ModelDir::Open(spec.model.load_parameters_path),
+                          spec.model.init_seed, parts.trainer);
   } else if (!spec.model.load_parameters_path.empty()) {
     parameters.LoadFrom(engine::ModelDir::Open(spec.model.load_parameters_path));
   } else {

@@ -280,6 +280,11 @@ class SpecReader {
             "model.freeze_router: must not be set with lora: the model's weights are frozen, and "
             "a router has an adapter only if lora.module_path names it");
       }
+      if (spec.lora.use_dora && spec.lora.embeddings) {
+        Fault(
+            "lora.embeddings: must be false with lora.use_dora, which linear layers have only; "
+            "lora.modules_to_save trains whole embeddings");
+      }
       CheckBaseType();
       CheckLoadPath();
     }
@@ -297,6 +302,7 @@ class SpecReader {
     if (spec.train.early_stopping_patience > 0 && spec.train.eval_interval == 0) {
       Fault("train.eval_interval: must be given when train.early_stopping_patience is set");
     }
+    CheckLossLibrary();
     CheckOptimizer();
     CheckOrder();
     const OptimizerSpec& optimizer = spec.train.optimizer;
@@ -372,12 +378,27 @@ class SpecReader {
     }
   }
 
+  void CheckLossLibrary() {
+    const TrainSection& train = spec.train;
+    if (train.loss_library.empty()) {
+      if (!train.loss_options.empty()) {
+        Fault("train.loss_library: must be given when train.loss_options is set");
+      }
+      return;
+    }
+    if (spec.is_dpo()) {
+      Fault("train.loss_library: must not be set for train.dpo; dpo.algo selects its loss");
+    }
+    if (train.z_loss != 0) Fault("train.z_loss: must be 0 with train.loss_library");
+  }
+
   // lora.load_path excludes the keys that the loaded adapter fixes.
   void CheckLoadPath() {
     if (spec.lora.load_path.empty()) return;
     for (const char* key :
          {"lora.rank", "lora.alpha", "lora.rank_stabilized", "lora.module_path", "lora.match",
-          "lora.unmatched", "lora.init", "lora.rank_pattern", "lora.alpha_pattern"}) {
+          "lora.unmatched", "lora.init", "lora.rank_pattern", "lora.alpha_pattern", "lora.use_dora",
+          "lora.embeddings", "lora.modules_to_save"}) {
       if (!spec.origins.contains(key)) continue;
       Fault(std::string(key) + ": must not be set with lora.load_path, whose adapter has its own");
     }

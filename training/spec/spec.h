@@ -133,9 +133,11 @@ struct TrainSection {
   SpikeOptions spikes;
   OnNan on_nan = OnNan::kAbort;
   int64_t max_rollbacks = 3;
-  double z_loss = 0;           // factor of the logits' squared log-sum-exp
-  double neftune_alpha = 0;    // noise on embeddings; 0: none
-  double router_aux_loss = 0;  // RouterLossOptions, for models with experts
+  double z_loss = 0;                   // factor of the logits' squared log-sum-exp
+  double neftune_alpha = 0;            // noise on embeddings; 0: none
+  std::filesystem::path loss_library;  // replaces cross-entropy (training/loss); empty: none
+  std::string loss_options;            // passed to it
+  double router_aux_loss = 0;          // RouterLossOptions, for models with experts
   double router_z_loss = 0;
   RematOptions remat;         // kAuto without max_bytes: limited by resources.memory_max_bytes
   int64_t eval_interval = 0;  // steps; 0: never

@@ -12,6 +12,8 @@ constexpr const char* kBackend = "a setting of MaxText's backend";
 constexpr const char* kDevices = "each rank has all weights and moments";
 constexpr const char* kMesh =
     "training splits a run over the axes data, fsdp and tensor only: leave this out or set 1";
+constexpr const char* kWandb =
+    "set metrics.tensorboard, and upload with `wandb sync --sync-tensorboard`; or use metrics.csv";
 constexpr const char* kExport = "a setting of Orbax files, which training does not write";
 constexpr const char* kF32 = "sums, logits and softmax are always f32";
 constexpr const char* kGoodput = "goodput is always measured: perf/goodput in metrics.jsonl";
@@ -74,7 +76,8 @@ constexpr Row kRows[] = {
     {"hf_name", kOff, "set hf_path to the directory of the subset"},
     {"hf_data_dir", kOff, "set hf_path to that directory"},
     {"grain_train_files", kOff, "use data.train, a list of paths, and data.mixture_weights"},
-    {"enable_wandb", kOff, "use metrics.tensorboard or metrics.csv"},
+    {"enable_wandb", kOff, kWandb}, {"report_to", "|none|[]", kWandb},
+    {"wandb_*", kAny, "no files of W&B are written"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
     {"lora_input_adapters_path", kOff, "use lora.load_path to continue training an adapter"},
     {"enable_continuous_checkpointing", kOff, "use checkpoint.period"},

@@ -201,6 +201,13 @@ std::vector<SpecKey> LoraKeys() {
      "scale of the adapter: its output is multiplied by alpha / rank"},
     {{"lora.rank_stabilized", "lora.use_rslora"}, Bool(FIELD(lora.rank_stabilized)),
      "multiply by alpha / sqrt(rank) instead"},
+    {{"lora.use_dora", "lora.dora"}, Bool(FIELD(lora.use_dora)),
+     "DoRA: also train the length of each row of the adapted layers"},
+    {{"lora.embeddings"}, Bool(FIELD(lora.embeddings)),
+     "also adapt embeddings and the head, where module_path matches them; without dropout"},
+    {{"lora.modules_to_save"}, List(FIELD(lora.modules_to_save)),
+     "PEFT's: modules that the adapter holds as whole trained copies, such as `lm_head`; a name is "
+     "a path or its end", "none"},
     {{"lora.rank_pattern"}, LoraPatternValue(FIELD(lora.rank_pattern), 1, 4096, true),
      "PEFT's: other ranks by module name, `{q_proj: 8}` or a list of `q_proj=8`; a name is a path or "
      "its end"},
@@ -208,7 +215,7 @@ std::vector<SpecKey> LoraKeys() {
      "PEFT's: other alphas by module name, in the same forms"},
     {{"lora.module_path", "lora.lora_module_path"}, Text(FIELD(lora.module_path)),
      "regular expression on module paths, in the form of transformers or MaxText",
-     "every linear layer except the head and routers"},
+     "every linear layer except routers, and with `lora.embeddings` embeddings and the head"},
     {{"lora.match"},
      Choice<bool>(FIELD(lora.full_match), {{"search", false}, {"full", true}}),
      "`full`: module_path must match the whole path"},

@@ -141,7 +141,8 @@ engine::Weight CopyPart(engine::OpsContext& ops, const PartCopy& copy, AlignedBu
 
 std::vector<WeightSpec> AdapterSpecs(const Program& program,
                                      const std::vector<LoraTarget>& targets) {
-  const auto count = static_cast<int64_t>(2 * targets.size());
+  int64_t count = 0;
+  for (const LoraTarget& target : targets) count += LoraSpecCount(target);
   return {program.weight_specs.end() - count, program.weight_specs.end()};
 }
 

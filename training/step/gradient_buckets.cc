@@ -10,6 +10,7 @@ std::vector<int32_t> WeightsOf(const Node& node) {
   std::vector<int32_t> weights = node.weights;
   const auto add = [&weights](const LoraNode& lora) {
     if (lora.a >= 0) weights.insert(weights.end(), {lora.a, lora.b});
+    if (lora.magnitude >= 0) weights.push_back(lora.magnitude);
   };
   add(node.lora);
   for (const LoraNode& lora : node.experts.lora) add(lora);

@@ -8,7 +8,9 @@
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/base/progress.h"
+#include "engine/ops/dora.h"
 #include "training/step/base_parts.h"
+#include "training/step/library_loss.h"
 
 namespace tandem::training {
 
@@ -32,7 +34,7 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.neftune_alpha = options.neftune_alpha;
   record.z_loss = options.z_loss;
   record.lora_dropout = options.dropout ? options.lora_dropout : 0;
-  record.head_twice = options.dpo.has_value();
+  record.head_twice = options.dpo.has_value() || options.has_library_loss;
   if (options.tensor > 1) {
     constexpr auto kGroup = Collectives::Group::kTensor;
     record.tensor = {options.ranks == nullptr ? 0 : options.ranks->rank_in(kGroup), options.tensor};
@@ -104,15 +106,53 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
                   ShardOf(options), program_.tensor.From(base_->weight_specs().size())),
       weights_(PartsOfBase(*base_, program_, ops, &base_parts_)) {
   TANDEM_CHECK(!targets_.empty());
+  for (const LoraTarget& target : targets_) {
+    if (target.form != LoraForm::kDora) continue;
+    const int64_t n = base_->weight_specs()[static_cast<size_t>(target.weight)].n;
+    factors_.emplace_back(static_cast<size_t>(2 * n) * sizeof(float));
+    engine::Weight weight;
+    weight.index = static_cast<int32_t>(weights_.size());
+    weight.spec = &program_.weight_specs[weights_.size()];
+    weight.vector = factors_.back().as<float>();
+    weights_.push_back(weight);
+  }
+  std::vector<float*> gradients(weights_.size(), nullptr);
   weights_.insert(weights_.end(), parameters_.weights().begin(), parameters_.weights().end());
-  std::vector<float*> gradients(weights_.size() - parameters_.size(), nullptr);
   gradients.insert(gradients.end(), parameters_.gradients().begin(), parameters_.gradients().end());
   executor_ = std::make_unique<Executor>(program_, ops, ropes_, weights_, gradients);
   sharded_ = ShardWeights(options_, program_, parameters_, *executor_);
   ConnectTensorRanks(options_, *executor_);
 }
 
-void Trainer::MastersChanged() { sharded_ ? sharded_->Repack(ops_) : parameters_.Repack(ops_); }
+void Trainer::MastersChanged() {
+  sharded_ ? sharded_->Repack(ops_) : parameters_.Repack(ops_);
+  UpdateFactors();
+}
+
+void Trainer::UpdateFactors() {
+  if (factors_.empty()) return;
+  TANDEM_CHECK(!sharded_);
+  size_t next = 0;
+  size_t parameter = 0;  // the target's A
+  for (const LoraTarget& target : targets_) {
+    if (target.form == LoraForm::kDora) {
+      const engine::PanelMatrix& w = base_->weights()[static_cast<size_t>(target.weight)].panels;
+      const engine::Weights& own = parameters_.weights();
+      auto* factors = factors_[next++].as<float>();
+      DoraFactors(ops_, w,
+                  {own[parameter].panels, own[parameter + 1].panels, target.scale, nullptr},
+                  own[parameter + 2].vector, factors, factors + w.n);
+    }
+    parameter += static_cast<size_t>(LoraSpecCount(target));
+  }
+}
+
+std::vector<float> Trainer::BaseRowNorms(int32_t weight) {
+  const engine::PanelMatrix& w = base_->weights()[static_cast<size_t>(weight)].panels;
+  std::vector<float> norms(static_cast<size_t>(w.n));
+  engine::RowNorms(ops_, w, nullptr, norms.data());
+  return norms;
+}
 
 namespace {
 
@@ -173,10 +213,26 @@ std::vector<double> ShareBatches(Collectives* ranks, bool together, size_t n, si
   return in_order;
 }
 
+// Of three numbers for each batch: its loss, weight, and weight of right tokens.
+EvaluationResult MeanOf(const std::vector<double>& all) {
+  EvaluationResult result;
+  for (size_t i = 0; i < all.size(); i += 3) {
+    result.weighted_loss += all[i];
+    result.total_weights += all[i + 1];
+    result.accuracy += all[i + 2];
+  }
+  if (result.total_weights > 0) {
+    result.loss = result.weighted_loss / result.total_weights;
+    result.accuracy /= result.total_weights;
+  }
+  return result;
+}
+
 }  // namespace
 
 StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   StepResult result;
+  result.is_library_loss = options_.loss != nullptr;
   std::vector<double> mine;
   for (const MicroBatch& batch : batches) {
     mine.insert(mine.end(), {batch.weight(), static_cast<double>(batch.rows_of_samples()),
@@ -381,6 +437,15 @@ CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale, double
                            if (sharded_) options_.ranks->Abandon();
                          });
   };
+  if (options_.loss) {
+    double sum = 0;
+    CrossEntropyResult result =
+        train([&](std::span<const float> token_logprobs, std::span<float> weights) {
+          sum = ApplyLoss(*options_.loss, batch, token_logprobs, weights);
+        });
+    result.weighted_loss = sum;
+    return result;
+  }
   if (!options_.dpo) return train({});
   CrossEntropyResult result =
       train([&](std::span<const float> token_logprobs, std::span<float> weights) {
@@ -492,7 +557,24 @@ void Trainer::GatherMasters() {
   }
 }
 
+EvaluationResult Trainer::EvaluateLoss(std::span<const MicroBatch> batches) {
+  const std::vector<double> all =
+      ShareBatches(options_.ranks, sharded_ != nullptr, batches.size(), 3,
+                   [&](size_t b, std::span<double> numbers) {
+                     std::vector<float> token_logprobs(batches[b].tokens.size(), 0.0f);
+                     const CrossEntropyResult one =
+                         executor_->Evaluate(batches[b].View(0), token_logprobs.data());
+                     numbers[0] = ApplyLoss(*options_.loss, batches[b], token_logprobs, {});
+                     numbers[1] = one.weight;
+                     numbers[2] = one.correct_weight;
+                   });
+  EvaluationResult result = MeanOf(all);
+  result.is_library_loss = true;
+  return result;
+}
+
 EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
+  if (options_.loss) return EvaluateLoss(batches);
   if (!options_.dpo) return EvaluateBatches(*executor_, batches, options_.ranks);
   constexpr size_t kWidth = kPreferenceNumbers + 1;
   const std::vector<double> all = ShareBatches(
@@ -540,17 +622,7 @@ EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch>
         numbers[1] = one.weight;
         numbers[2] = one.correct_weight;
       });
-  EvaluationResult result;
-  for (size_t i = 0; i < all.size(); i += 3) {
-    result.weighted_loss += all[i];
-    result.total_weights += all[i + 1];
-    result.accuracy += all[i + 2];
-  }
-  if (result.total_weights > 0) {
-    result.loss = result.weighted_loss / result.total_weights;
-    result.accuracy /= result.total_weights;
-  }
-  return result;
+  return MeanOf(all);
 }
 
 }  // namespace tandem::training

@@ -11,6 +11,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops_context.h"
 #include "training/dist/collectives.h"
+#include "training/loss/loss_library.h"
 #include "training/optim/guards.h"
 #include "training/program/executor.h"
 #include "training/step/gradient_buckets.h"
@@ -38,6 +39,8 @@ struct TrainerOptions {
   float neftune_alpha = 0;        // noise on embeddings (ops/neftune.h); 0: none
   float z_loss = 0;               // factor of the logits' squared log-sum-exp; 0: none
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
+  std::shared_ptr<LossLibrary> loss = nullptr;  // replaces cross-entropy; not with dpo nor z_loss
+  bool has_library_loss = false;  // `loss` is or will be set, which costs a second head
   // Ranks that share every step: each has the same number of its micro-batches, in rank order.
   // Null: this is the only one.
   Collectives* ranks = nullptr;
@@ -73,6 +76,7 @@ struct StepResult {
   bool finite = true;                           // loss and gradients
   bool spike = false;                           // see SpikeOptions
   std::optional<PreferenceFigures> preference;  // means over the pairs of a step
+  bool is_library_loss = false;                 // `loss` is a library's, not cross-entropy
   // Models with experts: means over the step's tokens, before the coefficients; the largest load of
   // its micro-batches. `loss` does not contain them.
   std::optional<RouterFigures> routers;
@@ -85,6 +89,7 @@ struct EvaluationResult {
   // Share of tokens whose target is the likeliest, or of pairs ranked as in the data.
   double accuracy = 0;
   std::optional<PreferenceFigures> preference;  // means
+  bool is_library_loss = false;
 };
 
 // The model's configuration with the dropout of the options.
@@ -108,8 +113,8 @@ class Trainer {
   Trainer(const engine::FamilySpec& family, const engine::ModelConfig& config, engine::DType dtype,
           const TrainerOptions& options, engine::OpsContext& ops);
 
-  // Trains adapters of these layers on a shared, unchanged base model. parameters() holds A and B
-  // of each target, in order; all other weights are the base's. `options.trained` must be empty.
+  // Trains adapters of these layers on a shared, unchanged base model. parameters() holds the
+  // weights of LoraSpecs; all other weights are the base's. `options.trained` must be empty.
   Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarget> targets,
           const TrainerOptions& options, engine::OpsContext& ops);
   // The executor refers to members of this object.
@@ -129,6 +134,8 @@ class Trainer {
   const ParameterStore& parameters() const { return parameters_; }
   // Call this after changing the masters from outside (loading, resuming).
   void MastersChanged();
+  // The lengths of the rows of a base's weight: the first magnitudes of DoRA.
+  std::vector<float> BaseRowNorms(int32_t weight);
   Executor& executor() { return *executor_; }
   // Records the time of later steps and evaluations in `trace`; null: stops recording.
   void set_trace(Trace* trace) {
@@ -150,6 +157,9 @@ class Trainer {
   const SpikeGuard& spikes() const { return spikes_; }
 
  private:
+  EvaluationResult EvaluateLoss(std::span<const MicroBatch> batches);
+  // Computes the factors of layers with DoRA from the present weights.
+  void UpdateFactors();
   // Adds the gradients of all batches, times `scale`, and returns the figures of each.
   std::vector<double> TrainOnAll(std::span<const MicroBatch> batches, float scale, double rows);
   // Runs TrainOn for the rank's last micro-batch, and sums finished buckets meanwhile.
@@ -192,7 +202,9 @@ class Trainer {
   std::vector<engine::RopeTable> ropes_;
   ParameterStore parameters_;
   std::vector<AlignedBuffer> base_parts_;  // with a tensor split, of the base's matrices
-  engine::Weights weights_;                // the program's weights: the base's, then the parameters
+  std::vector<AlignedBuffer> factors_;     // of targets with DoRA, [2 * outputs] each
+  // The program's weights: the base's, then these factors, then the parameters.
+  engine::Weights weights_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<ShardedWeights> sharded_;  // null: every rank has all weights
   Trace* trace_ = nullptr;

@@ -14,9 +14,10 @@ void AddOnce(size_t unit, std::vector<size_t>* units) {
 
 namespace {
 
-// The backward pass of an embedding reads no weight.
+// The backward pass of an embedding reads no weight but B of its adapter.
 bool ReadsWeights(const Node& node, bool backward) {
-  return !backward || (node.op != OpKind::kEmbed && node.op != OpKind::kEmbedPositions);
+  return !backward || node.lora.a >= 0 ||
+         (node.op != OpKind::kEmbed && node.op != OpKind::kEmbedPositions);
 }
 
 // By position, and one past the last: the first kKeptUnits units that positions from it on use.
@@ -58,7 +59,7 @@ UnitNeeds UnitNeedsOf(const std::vector<engine::WeightSpec>& specs,
   }
   const auto largest = [](std::vector<int64_t> bytes, size_t n) {
     std::sort(bytes.rbegin(), bytes.rend());
-    const auto end = bytes.begin() + static_cast<int64_t>(std::min(bytes.size(), n));
+    const auto end = bytes.begin() + static_cast<ptrdiff_t>(std::min(bytes.size(), n));
     return std::accumulate(bytes.begin(), end, int64_t{0});
   };
   return {largest(weights, kKeptUnits), largest(gradients, kMostSums + 1)};

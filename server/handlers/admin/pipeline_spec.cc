@@ -97,7 +97,8 @@ class Paths {
 
   // An eval takes training keys only for the form of its data, and none of them is a path.
   void RefuseOtherPaths() const {
-    for (const training::SpecPath& one : training::PathsOf(training::TrainSpec{})) {
+    static const training::TrainSpec defaults;
+    for (const training::SpecPath& one : training::PathsOf(defaults)) {
       for (const auto& [key, value] : job_.keys) {
         if (std::find(one.names.begin(), one.names.end(), key) == one.names.end()) continue;
         throw OnlyOnTheCommandLine(At(key), "is not allowed in an eval over the API");

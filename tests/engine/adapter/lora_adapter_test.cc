@@ -147,6 +147,76 @@ TEST_F(LoraAdapterTest, WhatWeWriteWeRead) {
   EXPECT_EQ(Open().modules()[0].scale, 0.25f);
 }
 
+constexpr const char* kQ = "base_model.model.model.layers.0.self_attn.q_proj";
+constexpr const char* kTable = "base_model.model.model.embed_tokens";
+
+TEST_F(LoraAdapterTest, HasTheMagnitudesOfDora) {
+  Json config = PlainConfig();
+  config["use_dora"] = true;
+  for (const char* end : {"", ".default", ".weight", ".default.weight"}) {
+    const std::string name = std::string(kQ) + ".lora_magnitude_vector" + end;
+    Write(config.dump(), {{kA, {2, 4}}, {kB, {6, 2}}, {name, {6}}});
+    EXPECT_TRUE(Open().is_dora());
+    EXPECT_EQ(Open().modules().at(0).magnitude.elements(), 6) << name;
+  }
+  Write(config.dump(), PlainShapes());
+  ExpectRefused(ErrorCode::kDataLoss, {"lora_magnitude_vector", "is missing"});
+  Write(config.dump(),
+        {{kA, {2, 4}}, {kB, {6, 2}}, {MagnitudeName("model.layers.0.self_attn.q_proj"), {5}}});
+  ExpectRefused(ErrorCode::kDataLoss, {"lora_magnitude_vector", "5 elements", "6 outputs"});
+  config["use_dora"] = false;
+  Write(config.dump(),
+        {{kA, {2, 4}}, {kB, {6, 2}}, {MagnitudeName("model.layers.0.self_attn.q_proj"), {6}}});
+  ExpectRefused(ErrorCode::kDataLoss, {"lora_magnitude_vector", "use_dora"});
+}
+
+TEST_F(LoraAdapterTest, HasEmbeddingsAndWhatPeftAddsForThem) {
+  Json config = PlainConfig();
+  config["target_modules"] = {"q_proj", "embed_tokens"};
+  const std::string table = kTable;
+  const Shapes shapes = {{kA, {2, 4}},
+                         {kB, {6, 2}},
+                         {table + ".lora_embedding_A", {2, 9}},
+                         {table + ".lora_embedding_B", {4, 2}},
+                         {table + ".base_layer.weight", {9, 4}}};
+  Write(config.dump(), shapes);
+  const LoraAdapter adapter = Open();
+  ASSERT_EQ(adapter.modules().size(), 2u);
+  EXPECT_TRUE(adapter.modules()[0].is_embedding);
+  EXPECT_EQ(adapter.modules()[0].path, "model.embed_tokens");
+  ASSERT_EQ(adapter.base_copies().size(), 1u);
+  EXPECT_EQ(adapter.base_copies()[0].path, "model.embed_tokens");
+
+  config["ensure_weight_tying"] = true;
+  Write(config.dump(), shapes);
+  ExpectRefused(ErrorCode::kUnsupported, {"ensure_weight_tying"});
+  config["ensure_weight_tying"] = false;
+  Write(config.dump(), {{kA, {2, 4}},
+                        {kB, {6, 2}},
+                        {table + ".lora_embedding_A", {2, 9}},
+                        {table + ".lora_B.weight", {4, 2}}});
+  ExpectRefused(ErrorCode::kDataLoss, {"embed_tokens", "of a linear layer and of an embedding"});
+}
+
+TEST_F(LoraAdapterTest, HasTheCopiesOfModulesToSave) {
+  Json config = PlainConfig();
+  config["modules_to_save"] = {"norm", "classifier"};
+  for (const char* middle : {"", ".modules_to_save", ".modules_to_save.default"}) {
+    const std::string norm = "base_model.model.model.norm" + std::string(middle);
+    Write(config.dump(),
+          {{kA, {2, 4}}, {kB, {6, 2}}, {norm + ".weight", {4}}, {norm + ".bias", {4}}});
+    const LoraAdapter adapter = Open();
+    ASSERT_EQ(adapter.saved().size(), 2u);
+    EXPECT_EQ(adapter.saved()[0].path, "model.norm");
+    EXPECT_EQ(adapter.saved()[0].leaf + adapter.saved()[1].leaf, "biasweight");
+    EXPECT_EQ(adapter.saved_without_tensors(), std::vector<std::string>{"classifier"});
+  }
+  Write(config.dump(), {{kA, {2, 4}}, {kB, {6, 2}}, {"base_model.model.lm_head.weight", {9, 4}}});
+  ExpectRefused(ErrorCode::kUnsupported, {"lm_head", "modules_to_save"});
+  Write(config.dump(), {{"base_model.model.model.norm.weight", {4}}}, DType::kI16);
+  ExpectRefused(ErrorCode::kUnsupported, {"model.norm", "i16"});
+}
+
 TEST_F(LoraAdapterTest, TellsTargetsWithoutTensors) {
   using Names = std::set<std::string, std::less<>>;
   Json config = PlainConfig();
@@ -182,8 +252,9 @@ TEST_F(LoraAdapterTest, RefusesConfigsThatAskForOtherArithmetic) {
       {"peft_type", "LOKR", ErrorCode::kUnsupported},
       {"peft_type", 3, ErrorCode::kDataLoss},
       {"peft_type", "LORA\nfield 'r' is fine", ErrorCode::kUnsupported},
-      {"use_dora", true, ErrorCode::kUnsupported},
-      {"modules_to_save", {"lm_head"}, ErrorCode::kUnsupported},
+      {"use_dora", "yes", ErrorCode::kDataLoss},
+      {"modules_to_save", "lm_head", ErrorCode::kDataLoss},
+      {"modules_to_save", {1}, ErrorCode::kDataLoss},
       {"bias", "all", ErrorCode::kUnsupported},
       {"bias", "all\r\n", ErrorCode::kUnsupported},
       {"lora_bias", true, ErrorCode::kUnsupported},
@@ -246,7 +317,7 @@ TEST_F(LoraAdapterTest, RefusesTensorsThatAreNoPairsOfTheirRank) {
       {{{kA, {2, 4}}, {kB, {6, 2}}, {path + ".lora_A.default.weight", {2, 4}}},
        "name the same matrix"},
       {{{kA, {2, 4}}, {kB, {6, 2}}, {"model.norm.weight", {4}}}, "model.norm.weight"},
-      {{{path + ".lora_embedding_A", {2, 4}}}, "lora_embedding_A"},
+      {{{path + ".lora_embedding_A", {2, 4}}}, "lora_embedding_B"},
       {{{path + ".lora_magnitude_vector", {4}}}, "lora_magnitude_vector"},
       {{{path + ".lora_B.bias", {4}}}, "lora_B.bias"},
       {{{"base_model.model..lora_A.weight", {2, 4}}}, "base_model.model."},

@@ -131,8 +131,8 @@ TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers)
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"model.layers.7.mlp.up_proj", "no linear layer"},
       {"model.layers.1.input_layernorm", "not supported"},
-      {"model.embed_tokens", "not supported"},
-      {"lm_head", "not supported"},
+      {"model.embed_tokens", "needs lora_embedding_A"},
+      {"lm_head", "needs [272, 4]"},
       {"model.layers.1\n.mlp.up_proj", "no linear layer"}};
   for (const auto& [module, why] : cases) {
     SCOPED_TRACE(module);
@@ -149,6 +149,65 @@ TEST_F(AdapterTest, RefusesModulesThatTheBaseDoesNotHaveOrThatAreNoLinearLayers)
     std::replace(printed.begin(), printed.end(), '\n', '?');
     ExpectRefused({printed, why});
   }
+}
+
+TEST_F(AdapterTest, RefusesCopiesThatDoNotFitTheBase) {
+  const auto with_copy = [&](const std::string& path, const std::vector<int64_t>& shape,
+                             float value = 1) {
+    std::filesystem::remove_all(adapter_dir());
+    training::LoraOptions lora;
+    lora.rank = 4;
+    lora.modules_to_save = {"model.norm"};
+    tests::WriteRandomAdapter(directory_.path() / "model", lora, 1, adapter_dir());
+    Change(adapter_dir(), SavedTensorName("model.norm", "weight"), SavedTensorName(path, "weight"),
+           shape, value);
+    const auto file = adapter_dir() / "adapter_config.json";
+    auto config = nlohmann::json::parse(ReadWholeFile(file, 1 << 20));
+    config["modules_to_save"] = {path};
+    WriteFileAtomically(file, config.dump());
+  };
+  with_copy("model.norm", {48});
+  EXPECT_TRUE(harness_->LoadAdapter(adapter_dir())->has_own());
+  with_copy("model.norm", {47});
+  ExpectRefused({"model.norm.weight", "[47]", "[48]"});
+  with_copy("model.norm", {48}, std::numeric_limits<float>::infinity());
+  ExpectRefused({"model.norm.weight", "not finite"});
+  with_copy("score", {2, 48});
+  ExpectRefused({"score.weight", "belongs to no weight"});
+  with_copy("model.layers.1.mlp.up_proj", {80, 48});
+  ExpectRefused({"up_proj.weight", "also has lora_A"});
+}
+
+// PEFT writes the base's own embeddings beside their adapter.
+TEST_F(AdapterTest, TakesTheBasesOwnEmbeddingsOnly) {
+  training::LoraOptions lora;
+  lora.rank = 4;
+  lora.embeddings = true;
+  std::filesystem::remove_all(adapter_dir());
+  tests::WriteRandomAdapter(directory_.path() / "model", lora, 1, adapter_dir());
+  const std::string name = "base_model.model.lm_head.base_layer.weight";
+  const auto with_copy = [&](float change) {
+    const SafetensorsFile base =
+        SafetensorsFile::Open(directory_.path() / "model/model.safetensors");
+    const ConstTensorView& view = *base.Find("lm_head.weight");
+    std::vector<float> values(static_cast<size_t>(view.elements()));
+    ConvertToF32(view, values);
+    values[5] += change;
+    const auto path = adapter_dir() / "adapter_model.safetensors";
+    const SafetensorsFile file = SafetensorsFile::Open(path);
+    std::vector<NamedTensor> tensors;
+    for (const std::string& each : file.names()) {
+      if (each != name) tensors.push_back({each, *file.Find(each)});
+    }
+    tensors.push_back(
+        {name, {reinterpret_cast<const std::byte*>(values.data()), DType::kF32, view.shape}});
+    WriteSafetensors(adapter_dir() / "changed", tensors, {});
+    std::filesystem::rename(adapter_dir() / "changed", path);
+  };
+  with_copy(0);
+  EXPECT_NE(harness_->LoadAdapter(adapter_dir())->FindHead(), nullptr);
+  with_copy(1);
+  ExpectRefused({name, "differs from the base's weight", "save_embedding_layers=False"});
 }
 
 // An adapter without its tensors of one kind would run with other outputs.

@@ -103,7 +103,9 @@ TEST_F(MergeAdapterTest, WeightsAreTheSumsRoundedOnceAndAllOthersStayAsTheyAre) 
       ASSERT_TRUE(is) << spec.name;
       ASSERT_EQ(is->view.dtype, was->view.dtype);
       ASSERT_EQ(is->view.shape, spec.source_shape);
-      const auto found = std::find(weights.begin(), weights.end(), static_cast<int32_t>(w));
+      const auto found = std::find_if(
+          weights.begin(), weights.end(),
+          [&](const AdaptedWeight& one) { return one.weight == static_cast<int32_t>(w); });
       if (found == weights.end()) {
         EXPECT_EQ(DecodeTensor(*is), DecodeTensor(*was)) << spec.name;  // parts have strides
         continue;

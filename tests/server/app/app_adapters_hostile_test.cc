@@ -202,8 +202,10 @@ std::vector<Hostile> HostileConfigs() {
       Config("another kind", "peft_type", "IA3", kForeign),
       Config("a kind in numbers", "peft_type", 7, kBad),
       Config("trained biases", "bias", "all", kForeign),
-      Config("DoRA", "use_dora", true, kForeign),
-      Config("saved modules", "modules_to_save", Json::array({"lm_head"}), kForeign),
+      Config("DoRA without magnitudes", "use_dora", true, kBad),
+      Config("DoRA in words", "use_dora", "yes", kBad),
+      Config("saved modules without tensors", "modules_to_save", Json::array({"lm_head"}), kBad),
+      Config("saved modules as numbers", "modules_to_save", Json::array({1}), kBad),
       Config("a base that was changed", "init_lora_weights", "pissa", kForeign),
       Config("a field of the future", "quantum_rank", 3, kForeign),
   };

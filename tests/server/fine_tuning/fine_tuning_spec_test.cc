@@ -126,8 +126,12 @@ TEST(FineTuningSpec, EachMethodHasItsLearningRate) {
 TEST(FineTuningSpec, TheSpecSaysWhatTheRequestSays) {
   FineTuningRequest request = Request();
   FineTuningHyperparameters& chosen = request.hyperparameters;
-  chosen.lora =
-      FineTuningLora{.rank = 4, .alpha = 8, .dropout = 0.1, .target_modules = {"q", "up"}};
+  chosen.lora = FineTuningLora{.rank = 4,
+                               .alpha = 8,
+                               .dropout = 0.1,
+                               .target_modules = {"q", "up"},
+                               .use_dora = true,
+                               .modules_to_save = {"lm_head"}};
   chosen.over_length = "drop";
   chosen.warmup_ratio = 0.25;
   chosen.weight_decay = 0.5;
@@ -148,6 +152,8 @@ TEST(FineTuningSpec, TheSpecSaysWhatTheRequestSays) {
   EXPECT_EQ(spec["lora"]["alpha"], 8);
   EXPECT_EQ(spec["lora"]["dropout"], 0.1);
   EXPECT_EQ(spec["lora"]["module_path"], "\\.(q_proj|up_proj)$");
+  EXPECT_EQ(spec["lora"]["use_dora"], true);
+  EXPECT_EQ(spec["lora"]["modules_to_save"], Json{"lm_head"});
   EXPECT_EQ(spec["train"]["schedule"]["type"], "cosine");
   EXPECT_EQ(spec["train"]["schedule"]["warmup_fraction"], 0.25);
   EXPECT_EQ(spec["train"]["optimizer"]["weight_decay"], 0.5);

@@ -87,7 +87,8 @@ TEST(FineTuningRequest, EveryFieldIsRead) {
   const FineTuningHyperparameters all = Supervised(
       R"("n_epochs": 50, "batch_size": 256, "learning_rate_multiplier": 1000, "max_steps": 7,
          "seq_len": 16, "lora": {"rank": 256, "alpha": 0.5, "dropout": 0.9,
-         "target_modules": ["q", "down"]}, "over_length": "drop", "warmup_ratio": 1,
+         "target_modules": ["q", "down"], "use_dora": true, "modules_to_save": ["lm_head"]},
+         "over_length": "drop", "warmup_ratio": 1,
          "weight_decay": 0.1, "grad_clip": 0, "schedule": "cosine", "checkpoint_every": 1)");
   EXPECT_EQ(all.n_epochs, 50);
   EXPECT_EQ(all.batch_size, 256);
@@ -99,6 +100,8 @@ TEST(FineTuningRequest, EveryFieldIsRead) {
   EXPECT_EQ(all.lora->alpha, 0.5);
   EXPECT_EQ(all.lora->dropout, 0.9);
   EXPECT_EQ(all.lora->target_modules, (std::vector<std::string>{"q", "down"}));
+  EXPECT_TRUE(all.lora->use_dora);
+  EXPECT_EQ(all.lora->modules_to_save, std::vector<std::string>{"lm_head"});
   EXPECT_EQ(all.over_length, "drop");
   EXPECT_EQ(all.warmup_ratio, 1);
   EXPECT_EQ(all.weight_decay, 0.1);
@@ -163,6 +166,10 @@ TEST(FineTuningRequest, WhatIsOutOfRangeIsRefusedByItsName) {
       {R"("lora": {"dropout": 1})", "lora.dropout"},
       {R"("lora": {"dropout": -0.1})", "lora.dropout"},
       {R"("lora": {"target_modules": []})", "lora.target_modules"},
+      {R"("lora": {"use_dora": "yes"})", "lora.use_dora"},
+      {R"("lora": {"modules_to_save": "lm_head"})", "lora.modules_to_save"},
+      {R"("lora": {"modules_to_save": [""]})", "lora.modules_to_save"},
+      {R"("lora": {"modules_to_save": [1]})", "lora.modules_to_save"},
       {R"("lora": {"target_modules": ["q", "lm_head"]})", "lora.target_modules"},
       {R"("lora": {"target_modules": [1]})", "lora.target_modules"},
       {R"("lora": {"r": 8})", "lora.r"},

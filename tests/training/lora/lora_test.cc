@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "engine/model/weight_uses.h"
 #include "tests/support/adapters.h"
 #include "tests/support/paths.h"
 #include "tests/support/temporary_dir.h"
@@ -137,9 +139,83 @@ TEST(LoraTargets, ThatMatchNothingAreAnErrorWithTheNearestNames) {
             std::string::npos)
       << typo;
   const std::string embedding = ErrorOf([&] { Choose("llama", llama, "embed_tokens"); });
-  EXPECT_NE(embedding.find("matches only model.embed_tokens, which cannot have an adapter"),
-            std::string::npos)
+  EXPECT_NE(
+      embedding.find(
+          "matches only model.embed_tokens, which cannot have an adapter without lora.embeddings"),
+      std::string::npos)
       << embedding;
+}
+
+TEST(LoraTargets, OfEmbeddingsAndTheHeadNeedTheirKey) {
+  LoraOptions options;
+  options.embeddings = true;
+  for (const bool tied : {false, true}) {
+    engine::ModelConfig llama = bench::TinyLlamaConfig();
+    llama.tied_embeddings = tied;
+    const auto& family = engine::FindFamilyByName("llama");
+    options.module_path = "q_proj|embed_tokens|lm_head";
+    const auto targets = ChooseLoraTargets(options, family, llama);
+    ASSERT_EQ(targets.size(), 4u) << tied;
+    EXPECT_EQ(std::count_if(targets.begin(), targets.end(),
+                            [](const LoraTarget& one) { return one.form == LoraForm::kHead; }),
+              1);
+    std::string names;
+    for (const auto& spec : LoraSpecs(family.list_weights(llama), targets))
+      names += spec.name + " ";
+    EXPECT_NE(names.find("base_model.model.lm_head.lora_A.weight"), std::string::npos) << names;
+    EXPECT_NE(names.find("base_model.model.model.embed_tokens.lora_embedding_B"), std::string::npos)
+        << names;
+    options.module_path = "q_proj";
+    EXPECT_NE(ErrorOf([&] {
+                ChooseLoraTargets(options, family, llama);
+              }).find("lora.embeddings: lora.module_path \"q_proj\" names neither"),
+              std::string::npos);
+  }
+}
+
+TEST(LoraTargets, OfWholeModulesAreFoundByTheEndsOfTheirPaths) {
+  const auto& family = engine::FindFamilyByName("llama");
+  engine::ModelConfig llama = bench::TinyLlamaConfig();
+  LoraOptions options;
+  options.modules_to_save = {"norm", "lm_head", "mlp.up_proj"};
+  const auto targets = ChooseLoraTargets(options, family, llama);
+  // The final norm, the head and two layers' products, which have no A and B.
+  const auto is_copy = [](const LoraTarget& one) { return one.rank == 0; };
+  EXPECT_EQ(std::count_if(targets.begin(), targets.end(), is_copy), 4);
+  EXPECT_EQ(targets.size(), 4u + 2 * 6);
+
+  const std::string config = LoraConfigOf(options, targets, family.list_weights(llama), "base");
+  const auto json = nlohmann::json::parse(config);
+  EXPECT_EQ(json["modules_to_save"].size(), 4u);
+  EXPECT_EQ(json["target_modules"].size(), 12u);
+
+  const auto error = [&](const std::string& name) {
+    options.modules_to_save = {name};
+    return ErrorOf([&] { ChooseLoraTargets(options, family, llama); });
+  };
+  EXPECT_NE(error("score").find("\"score\" is no module"), std::string::npos);
+  options.module_path = "up_proj";
+  EXPECT_NE(error("up_proj").find("lora.module_path must not match it"), std::string::npos);
+}
+
+TEST(LoraTargets, OfExpertsHaveNeitherDoraNorCopies) {
+  const auto& family = engine::FindFamilyByName("mixtral");
+  const engine::ModelConfig config = bench::TinyModelConfig("mixtral");
+  LoraOptions options;
+  options.use_dora = true;
+  EXPECT_NE(ErrorOf([&] { ChooseLoraTargets(options, family, config); }).find("is an expert"),
+            std::string::npos);
+  options.module_path = "q_proj";
+  EXPECT_EQ(ChooseLoraTargets(options, family, config).at(0).form, LoraForm::kDora);
+  const auto specs = family.list_weights(config);
+  const engine::WeightUses uses = engine::UsesOf(family, config, specs);
+  const auto first = std::find(uses.of.begin(), uses.of.end(), engine::WeightUse::kExpert);
+  ASSERT_NE(first, uses.of.end());
+  const std::string expert =
+      engine::ModulePath(specs[static_cast<size_t>(first - uses.of.begin())]);
+  options.modules_to_save = {expert};
+  EXPECT_NE(ErrorOf([&] { ChooseLoraTargets(options, family, config); }).find("cannot hold"),
+            std::string::npos);
 }
 
 // The preset has the tutorial's numbers and expression, and only notes alternatives without a

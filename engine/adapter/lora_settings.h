@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace tandem::engine {
+
+// The numbers of rank_pattern or alpha_pattern, by module path.
+class LoraPattern {
+ public:
+  enum class Numbers { kIntegers, kReals };
+  // Throws kDataLoss, or kUnsupported for a regular expression, naming `source` and the entry.
+  LoraPattern(const nlohmann::ordered_json& config, const char* field, Numbers numbers, double max,
+              const std::string& source);
+
+  double Of(const std::string& path, double otherwise) const;
+
+ private:
+  struct Entry {
+    std::string path;
+    bool whole;  // matches the whole path, not only its end
+    double value;
+  };
+  std::vector<Entry> entries_;
+};
+
+// What the arithmetic of an adapter needs of its adapter_config.json.
+struct LoraSettings {
+  int64_t rank = 0;
+  double alpha = 0;
+  bool rank_stabilized = false;
+  bool is_dora = false;
+  bool ties_weights = false;  // ensure_weight_tying
+  LoraPattern ranks;
+  LoraPattern alphas;
+  // Unset: an expression, or "all-linear".
+  std::optional<std::set<std::string, std::less<>>> targets;
+  std::vector<std::string> saved_modules;  // modules_to_save
+};
+
+// Throws kDataLoss, or kUnsupported for fields that would change the arithmetic, naming `source`
+// and the field.
+LoraSettings ReadLoraSettings(const nlohmann::ordered_json& config, const std::string& source);
+
+// Whether a field's value leaves the arithmetic as it is: null, false, or empty.
+bool IsUnset(const nlohmann::ordered_json& value);
+
+[[noreturn]] void RefuseAdapter(const std::string& source, const std::string& what);
+[[noreturn]] void FailBrokenAdapter(const std::string& source, const std::string& what);
+
+}  // namespace tandem::engine
