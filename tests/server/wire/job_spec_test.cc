@@ -65,6 +65,25 @@ TEST_F(JobSpec, NoPathLeavesTheRoot) {
   }
 }
 
+// A file below the root may be a client's upload.
+TEST_F(JobSpec, NoLibraryOfAClientRuns) {
+  const auto fault = [&](const Json& keys) {
+    Json spec = {{"tokenizer_path", "tokenizer.json"}, {"data", {{"train", "a.jsonl"}}}};
+    spec.update(keys);
+    try {
+      CheckTrainSpec(spec, dir_.path());
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  for (const Json& keys : {Json{{"train", {{"steps", 1}, {"loss_library", "b.jsonl"}}}},
+                           Json{{"steps", 1}, {"train.loss_library", "b.jsonl"}}}) {
+    EXPECT_NE(fault(keys).find("train.loss_library is not allowed over the API"), std::string::npos)
+        << fault(keys);
+  }
+}
+
 TEST_F(JobSpec, NothingIsBuiltOnFilesOfTheServer) {
   const auto check = [&] {
     CheckTrainSpec({{"base_config", "a.jsonl"},
