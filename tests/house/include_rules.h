@@ -148,8 +148,7 @@ inline const std::vector<FolderRule> kFolderRules = {
       "training/observe", "training/dist",  "training/data/order", "training/lora",
       "training/spec",    "training/step",  "training/setup",      "training/plan"}},
     {"training/examples",
-     {"engine/kernels", "engine/model/families", "training/data", "training/loss",
-      "training/step"}},
+     {"engine/kernels", "engine/model/families", "training/data", "training/step"}},
     {"convert/orbax", {"engine/base", "engine/io", "engine/tensor"}},
     {"convert/spec", {"engine/base", "engine/io"}},
     {"convert/tensors",
@@ -396,6 +395,8 @@ inline constexpr std::array kPageCodecs{Names("training/data/parquet/codecs")};
 inline constexpr std::array kZlib{Names("training/data/parquet/codecs"), Names("server/console"),
                                   Names("training/data/text_bytes"), Names("tests/training/data"),
                                   Names("tests/server/console")};
+// The interface of loss libraries is C.
+inline constexpr std::array kLossInterface{Names("training/loss/tandem_loss")};
 inline constexpr std::array kMpi{Names("training/dist/mpi")};
 inline constexpr std::array kEigen{Names("training"), Names("tests")};
 // The tests of the vector functions include those in a target region of their own.
@@ -404,8 +405,10 @@ inline constexpr std::array kGoogleTest{Names("tests")};
 inline constexpr std::array kGoogleBenchmark{Names("bench")};
 }  // namespace doors
 
-inline constexpr std::array<DoorRule, 25> kDoorRules{{
+inline constexpr std::array<DoorRule, 27> kDoorRules{{
     {"nlohmann/json_fwd.hpp", doors::kAnywhere},
+    {"stddef.h", doors::kLossInterface},
+    {"stdint.h", doors::kLossInterface},
     {"nlohmann/", doors::kAnywhere, true},
     {"simdjson.h", doors::kAnywhere, true},
     {"spdlog/", doors::kLog},

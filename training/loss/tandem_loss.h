@@ -1,8 +1,8 @@
+#pragma once
+
 /* A loss in a library of its own, which replaces cross-entropy in training (spec key
  * train.loss_library). The interface is C99. training/loss/README.md explains it; an example is
  * training/examples/focal_loss.c. */
-#ifndef TANDEM_LOSS_H
-#define TANDEM_LOSS_H
 
 #include <stddef.h>
 #include <stdint.h>
@@ -45,6 +45,4 @@ const TandemLossFunctions* tandem_loss_functions(void);
 
 #ifdef __cplusplus
 }
-#endif
-
 #endif
