@@ -106,7 +106,7 @@ double MedianSeconds(OpsContext& ops, const AttentionSpec& spec, FilledLayers& l
   return Median(std::move(times));
 }
 
-void Print(std::ostream& out, const char* format, auto... values) {
+void PrintRow(std::ostream& out, const char* format, auto... values) {
   char line[200];
   std::snprintf(line, sizeof(line), format, values...);
   out << line << std::endl;
@@ -129,13 +129,13 @@ int RunAttentionBench(std::ostream& out, const AttentionBenchOptions& options) {
     // Pairs of a query and a key that it sees, of all heads.
     const auto pairs = static_cast<double>(spec.n_heads * rows * (2 * depth - rows + 1) / 2);
     const double flops = 4 * pairs * static_cast<double>(spec.head_dim) / prefill;
-    Print(out, "%s, %6ld tokens: %ld rows %.2f ms, %.0f GFLOP/s = %.0f %% of f32's %.0f",
-          std::string(engine::Kernels().key).c_str(), depth, rows, 1e3 * prefill, flops / 1e9,
-          100 * flops / roof.f32_flops, roof.f32_flops / 1e9);
+    PrintRow(out, "%s, %6ld tokens: %ld rows %.2f ms, %.0f GFLOP/s = %.0f %% of f32's %.0f",
+             std::string(engine::Kernels().key).c_str(), depth, rows, 1e3 * prefill, flops / 1e9,
+             100 * flops / roof.f32_flops, roof.f32_flops / 1e9);
     const double decode = MedianSeconds(ops, spec, layers, depth, 1, options.seconds);
     const double rate = layers.BytesOf(depth) / decode;
-    Print(out, "    one row %.3f ms, %.1f GB/s: %.2f x the read loop's time at %.1f GB/s",
-          1e3 * decode, rate / 1e9, roof.read_bytes / rate, roof.read_bytes / 1e9);
+    PrintRow(out, "    one row %.3f ms, %.1f GB/s: %.2f x the read loop's time at %.1f GB/s",
+             1e3 * decode, rate / 1e9, roof.read_bytes / rate, roof.read_bytes / 1e9);
   }
   return 0;
 }
