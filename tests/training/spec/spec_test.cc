@@ -181,8 +181,7 @@ TEST(TrainSpec, TheMeshHasMaxTextsKeys) {
   EXPECT_EQ(ResolveMesh(spec.parallel.mesh, 8).data, 8);
   EXPECT_TRUE(spec.notes.empty());
   EXPECT_EQ(ResolveMesh(Parse(kMinimal, {"mesh=[4, 1]"}).parallel.mesh, 4).data, 4);
-  const TrainSpec split =
-      Parse(kMinimal, {"ici_tensor_parallelism=2", "dcn_tensor_parallelism=2"});
+  const TrainSpec split = Parse(kMinimal, {"ici_tensor_parallelism=2", "dcn_tensor_parallelism=2"});
   EXPECT_EQ(ResolveMesh(split.parallel.mesh, 8).tensor, 4);
   // One rank runs, so a spec for two is refused.
   EXPECT_THROW(ResolveMesh(Parse(kMinimal, {"dcn_data_parallelism=2"}).parallel.mesh, 1), Error);
