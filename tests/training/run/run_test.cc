@@ -513,7 +513,7 @@ TEST_F(RunTrainingTest, AnAdapterLearnsAndItsExportIsServedBesideTheBase) {
 
     EXPECT_LT(Losses(name).at(59), Losses(name).at(0) - 1);
     EXPECT_TRUE(outcome.model_dir.empty());
-    EXPECT_EQ(CountEvents("message", "an adapter of rank 4 for 14 linear layers"), 1);
+    EXPECT_EQ(CountEvents("message", "an adapter of rank 4 for 14 layers"), 1);
     EXPECT_EQ(CountEvents("message", "memory: base "), 1);
     EXPECT_EQ(CountEvents("message", " (mapped), parameters "), 0) << "without a cache directory";
     tests::ModelHarness served(dir_.path() / "base", {.dtype = std::string_view(dtype) == "float32"
