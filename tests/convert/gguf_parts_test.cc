@@ -249,7 +249,7 @@ TEST_F(GgufPartsTest, SettingsOfGemmaThatMakeNoModelAreRefusedByName) {
   GgufContents sparse = Convert("gemma3n");
   sparse.DropKey("activation_sparsity_scale");
   sparse.settings.push_back({"activation_sparsity_scale", std::vector<float>{1, 0}});
-  ExpectRefused(sparse, "activation_sparsity_pattern");
+  ExpectRefused(sparse, "activation_sparsity_scale");
 }
 
 // Rows of a head: its keys, then its values. The two tensors have keys transposed.

@@ -59,7 +59,7 @@ def convert(binary, source, folder, chain):
         done = subprocess.run([binary, "convert", source, target, *flags], capture_output=True, text=True,
                               check=False)
         if done.returncode != 0:
-            raise Refused(done.stderr.strip()[-400:])
+            raise Refused(done.stderr.strip()[-4000:])
         source = target
     return source
 
