@@ -43,14 +43,14 @@ class Ranks(ClusterCase):
 
     def test_ranks_that_share_matrices_have_the_losses_of_one_process(self):
         f32 = "precision.compute=f32"
-        self.run_alone("alone", f32)
+        self.run_alone("whole", f32)
         for name, ranks, words in (("tensor", 2, ["ici_tensor_parallelism=2"]),
-                                   ("mesh", 4, ["mesh=data=2,tensor=2"])):
+                                   ("tensor-mesh", 4, ["mesh=data=2,tensor=2"])):
             output = self.run_ranks(ranks, name, f32, *words)
             self.assertIn("by 2 ranks with their parts of the matrices", output)
             self.assertEqual(len(self.losses(name)), self.STEPS)
             ours = self.losses(name)
-            for step, loss in self.losses("alone").items():
+            for step, loss in self.losses("whole").items():
                 self.assertAlmostEqual(ours[step], loss, delta=1e-4 * abs(loss))
 
     def test_the_program_does_not_link_mpi(self):
