@@ -71,7 +71,7 @@ class FilledLayers {
     std::byte* const keys = bytes_.data() + i * layer_bytes_;
     return {keys, keys + layer_bytes_ / 2, stride_, stride_, DType::kBF16, format_};
   }
-  // Of all keys and values of the first `depth` tokens.
+  // Returns the size of all keys and values of the first `depth` tokens.
   double BytesOf(int64_t depth) const {
     return 2.0 * static_cast<double>(stride_) * static_cast<double>(depth) / engine::kLanes;
   }

@@ -9,9 +9,9 @@
 namespace tandem::bench {
 
 // `tandem bench attention`: attention of one layer in bf16, without a model.
-//   prefill   a chunk of rows at the end of each depth: GFLOP/s against the peak of f32
-//   decode    one row at each depth: GB/s of keys and values against the read loop, over more
-//             layers than the caches hold
+// Prefill computes a chunk of rows at the end of each depth. Its unit is GFLOP/s against f32's
+// peak. Decode computes one row at each depth. Its unit is GB/s of keys and values against the read
+// loop. It cycles through more layers than the caches hold.
 struct AttentionBenchOptions {
   int threads = 0;       // 0: one per physical core
   double seconds = 0.7;  // per case

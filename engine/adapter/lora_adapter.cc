@@ -72,7 +72,7 @@ struct TensorName {
   std::string leaf;  // of kBaseCopy and kSaved
 };
 
-// What follows the path in a tensor's name. PEFT puts the adapter's name there while it trains.
+// The end of a tensor's name, after its path. PEFT puts the adapter's name there while it trains.
 struct Ending {
   const char* text;
   Part part;

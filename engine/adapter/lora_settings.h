@@ -28,7 +28,7 @@ class LoraPattern {
   std::vector<Entry> entries_;
 };
 
-// What the arithmetic of an adapter needs of its adapter_config.json.
+// The fields of adapter_config.json that the arithmetic of an adapter needs.
 struct LoraSettings {
   int64_t rank = 0;
   double alpha = 0;
@@ -46,7 +46,7 @@ struct LoraSettings {
 // and the field.
 LoraSettings ReadLoraSettings(const nlohmann::ordered_json& config, const std::string& source);
 
-// Whether a field's value leaves the arithmetic as it is: null, false, or empty.
+// True if a field's value is null, false or empty, so the arithmetic does not change.
 bool IsUnset(const nlohmann::ordered_json& value);
 
 [[noreturn]] void RefuseAdapter(const std::string& source, const std::string& what);

@@ -16,7 +16,7 @@ class PrefixArchive {
 
   // Whether Load may find it.
   virtual bool Has(const Sha256Digest& key, size_t table) const = 0;
-  // Copies the content of `block` and keeps it if it can. Does nothing for what it has.
+  // Copies the content of `block` and keeps it if it can. Does nothing if it has the key.
   virtual void Save(const Sha256Digest& key, size_t table, BlockId block) = 0;
   // Fills `block`. False: the content is not usable, `block` may hold anything, and Has is false
   // until a later time or another Save.

@@ -47,7 +47,7 @@ class BlockDir {
 
   // Whether an object of any process has the directory open; also true where that is unknown.
   static bool IsInUse(const std::filesystem::path& path);
-  // Removes the files of a directory that nobody has open, and the directory unless it has others.
+  // Removes our files of a directory that no process has open, then the directory if it is empty.
   // Returns whether the directory is gone. Never throws.
   static bool RemoveIfUnused(const std::filesystem::path& path);
 

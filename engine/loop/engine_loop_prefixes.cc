@@ -36,7 +36,8 @@ Sha256Digest PrefixSalt(const LoadedModel& model, const KernelTable& kernels) {
   return hash.Finish();
 }
 
-// What the bytes of a block mean: which layers' keys and values are where, and what a table keeps.
+// Describes the layout of a block: the places of each layer's keys and values, and each table's
+// window.
 std::string BlockMeaning(const KvCache::Shape& shape) {
   std::string text = "format " + std::to_string(static_cast<int>(shape.format));
   for (const KvWindow& window : shape.windows) {
@@ -94,7 +95,7 @@ void EngineLoop::OpenPrefixes(const KvCache::Shape& shape) {
                archive_->files().n_files());
 }
 
-// Memory of conversations that nobody continues. A step gives back a part, so that none waits for
+// Gives back the memory of idle conversations. A step gives back a part, so that none waits for
 // the system's page tables.
 void EngineLoop::ReleaseIdleBlocks() {
   if (options_.prefix_idle.count() <= 0 || kv_->shape().block_bytes() == 0) return;
