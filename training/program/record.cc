@@ -535,8 +535,8 @@ void SplitWeights(const engine::FamilySpec& family, const engine::ModelConfig& w
   for (const LoraTarget& target : options.lora) {
     if (target.form == LoraForm::kLinear) continue;
     RefuseTensorSplit(program->family,
-                      "its adapter is more than A and B of layers (lora.use_dora, "
-                      "lora.modules_to_save, or embeddings and head in lora.target_modules)");
+                      "lora.use_dora, lora.embeddings or lora.modules_to_save gives its adapter "
+                      "more than A and B of layers");
   }
   std::vector<engine::WeightSpec> specs = family.list_weights(whole);
   const std::vector<engine::WeightSpec> adapters = LoraSpecs(specs, options.lora);

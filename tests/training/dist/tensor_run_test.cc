@@ -251,6 +251,15 @@ TEST_F(TensorRunTest, RefusesWhatNeedsWholeMatrices) {
   }
 }
 
+TEST_F(TensorRunTest, RefusesAdaptersOfOtherForms) {
+  for (const std::string key : {"lora.use_dora", "lora.embeddings", "lora.modules_to_save"}) {
+    const std::string value = key == "lora.modules_to_save" ? "=embed_tokens" : "=true";
+    const std::string text = Refused(2, Tensor(2, {"lora.rank=4", key + value}));
+    EXPECT_NE(text.find("ici_tensor_parallelism"), std::string::npos) << key << ": " << text;
+    EXPECT_NE(text.find(key), std::string::npos) << text;
+  }
+}
+
 TEST_F(TensorRunTest, RefusesHeadsThatRanksCannotShare) {
   const std::string text = Refused(3, Tensor(3));
   EXPECT_NE(text.find("ici_tensor_parallelism: family llama: 3 ranks cannot share"),
