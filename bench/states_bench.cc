@@ -111,7 +111,11 @@ class StatesBench {
     return times;
   }
 
-  Answer AskOne(std::vector<TokenId> prompt) { return Ask(with_, {std::move(prompt)}).front(); }
+  // `n_shared`: first tokens that the request names as shared, as the server does for a chat's
+  // instructions.
+  Answer AskOne(std::vector<TokenId> prompt, int64_t n_shared = 0) {
+    return Ask(with_, {std::move(prompt)}, n_shared).front();
+  }
 
   // Snapshots that the engine keeps.
   int64_t snapshots() const { return with_.stats().state_snapshots; }
@@ -132,11 +136,13 @@ class StatesBench {
     return engine;
   }
 
-  std::vector<Answer> Ask(engine::Engine& engine, std::vector<std::vector<TokenId>> prompts) {
+  std::vector<Answer> Ask(engine::Engine& engine, std::vector<std::vector<TokenId>> prompts,
+                          int64_t n_shared = 0) {
     Answers answers(prompts.size());
     for (size_t i = 0; i < prompts.size(); ++i) {
       engine::GenerationRequest request;
       request.prompt = std::move(prompts[i]);
+      request.shared_tokens = n_shared;
       request.sampling.temperature = 0;
       request.stop.max_new_tokens = options_.output_tokens;
       request.stop.ignore_end_tokens = true;
@@ -178,7 +184,7 @@ void MeasureCost(std::ostream& out, StatesBench& bench, const StatesBenchOptions
 }
 
 void MeasureReuse(std::ostream& out, StatesBench& bench, const StatesBenchOptions& options) {
-  const std::vector<TokenId> shared = bench.Tokens(options.shared_tokens);
+  std::vector<TokenId> shared = bench.Tokens(options.shared_tokens);
   const auto with_tail = [&] {
     std::vector<TokenId> prompt = shared;
     const std::vector<TokenId> tail = bench.Tokens(StatesBench::kTail);
@@ -191,9 +197,14 @@ void MeasureReuse(std::ostream& out, StatesBench& bench, const StatesBenchOption
     out << what;
     Print(out, ": %.0f of %.0f tokens, %.1f %%\n", cached, n, 100 * cached / n);
   };
+  bench.AskOne(with_tail(), options.shared_tokens);
+  report("the second chat with the same instructions",
+         bench.AskOne(with_tail(), options.shared_tokens), shared.size());
+  shared = bench.Tokens(options.shared_tokens);
   std::vector<TokenId> prompt = with_tail();
   const Answer first = bench.AskOne(prompt);
-  report("the second prompt with a common beginning", bench.AskOne(with_tail()), shared.size());
+  report("the second plain prompt with a common beginning", bench.AskOne(with_tail()),
+         shared.size());
   report("the third", bench.AskOne(with_tail()), shared.size());
   report("the first prompt again", bench.AskOne(prompt), prompt.size());
   prompt.insert(prompt.end(), first.tokens.begin(), first.tokens.end());

@@ -177,6 +177,7 @@ LoadedModel OpenModel(const ModelDir& dir, const EngineOptions& options,
   loaded.parameters = loaded.model->parameter_count();
   loaded.active_parameters = loaded.model->active_parameters();
   loaded.active_weight_bytes = loaded.model->active_weight_bytes();
+  loaded.has_state = ModelRunner::StateFloats(*loaded.model) > 0;
   loaded.weights_mapped = loaded.model->is_mapped();
   loaded.fingerprint = SystemFingerprint(loaded, kernels);
 

@@ -52,6 +52,10 @@ struct GenerationRequest {
   // Not empty: the request generates nothing; it answers with the log-probabilities of these tokens
   // after its prompt (NextTokenScores). REQUIRES: as for `pooling`, which is unset.
   std::vector<TokenId> next_tokens = {};
+  // How many first tokens of the prompt other prompts probably share, such as the instructions of a
+  // chat; 0: unknown. It changes the speed only: models with recurrent layers keep their state
+  // there.
+  int64_t shared_tokens = 0;
   // A guess of the whole answer. It changes the speed only, and only with draft_rows.
   std::vector<TokenId> prediction = {};
   bool skip_special_tokens = true;

@@ -54,6 +54,7 @@ struct LoadedModel {
   int64_t parameters = 0;
   int64_t active_parameters = 0;
   int64_t active_weight_bytes = 0;
+  bool has_state = false;       // some layers are recurrent
   bool weights_mapped = false;  // the weights' file is shared between processes
 };
 

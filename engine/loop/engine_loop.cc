@@ -207,7 +207,8 @@ void EngineLoop::Admit(RequestId id, GenerationRequest submitted, std::shared_pt
                    .scores_prompt = request.prompt_logprobs >= 0,
                    .needs_every_row = request.pooling && *request.pooling != Pooling::kLast,
                    .adapter = request.adapter ? request.adapter->fingerprint() : "",
-                   .tenant = request.prefix_tenant});
+                   .tenant = request.prefix_tenant,
+                   .shared_tokens = request.shared_tokens});
   const bool has_deadline = request.deadline || request.queue_deadline;
   const bool has_adapter = request.adapter != nullptr;
   active_.emplace(id, std::move(active));

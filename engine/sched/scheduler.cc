@@ -71,6 +71,11 @@ void Scheduler::Add(Request request) {
     group.choices.push_back(std::move(sequence));
   }
   Sequence* first = group.choices[0].get();
+  const int64_t shared_blocks =
+      std::min(request.shared_tokens, first->prompt_len) / kTokensPerBlock;
+  if (states_ != nullptr && shared_blocks > 0) {
+    first->snapshot_at.push_back(shared_blocks * kTokensPerBlock);
+  }
   first->tokens = std::move(request.prompt);
   Line node;
   node.insert(first);

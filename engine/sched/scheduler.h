@@ -77,6 +77,7 @@ class Scheduler {
     bool needs_every_row = false;  // skips the prefix-cache look-up
     std::string adapter = {};      // names what its keys and values depend on besides tokens
     uint64_t tenant = 0;           // cached prefixes are shared within one tenant and adapter
+    int64_t shared_tokens = 0;     // first tokens that other prompts probably share; 0: unknown
   };
 
   // Borrows the pools, the index and the archive for its lifetime. `states`: null for models

@@ -130,6 +130,7 @@ PreparedChat PrepareChat(const HandlerContext& context, const ServedModel& model
   engine::GenerationRequest generation =
       MakeGenerationRequest(model, chat.generation, sampling, std::move(prompt),
                             chat.max_tokens.value_or(std::numeric_limits<int64_t>::max()));
+  generation.shared_tokens = encoded.shared_tokens;
   generation.top_logprobs = chat.top_logprobs;
   generation.shown_special_tokens = shape.shown_special_tokens;
   // Every byte of a token counts in the grammar of an answer, a leading space too.

@@ -8,6 +8,7 @@
 #include "engine/chat/answers/reasoning_splitter.h"
 #include "engine/generate.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "server/handlers/shared_prefix.h"
 #include "server/handlers/text_budget.h"
 #include "server/handlers/token_list.h"
 #include "server/respond/generation_reply.h"
@@ -150,8 +151,11 @@ EncodedChat EncodeChat(const ServedModel& model, const ChatPrompt& prompt) {
   EncodedChat chat;
   chat.pieces = prompt.continue_final_message ? RenderOpen(*loaded.chat_template, render)
                                               : loaded.chat_template->Render(render);
-  chat.ids =
-      tokenizer.EncodeMixed(engine::JoinPieces(chat.pieces), engine::ClientRanges(chat.pieces));
+  const std::string text = engine::JoinPieces(chat.pieces);
+  chat.ids = tokenizer.EncodeMixed(text, engine::ClientRanges(chat.pieces));
+  if (loaded.has_state) {
+    chat.shared_tokens = SharedTokens(*loaded.chat_template, tokenizer, render, text, chat.ids);
+  }
   chat.unread = UnreadThoughts(*loaded.chat_template, *prompt.messages);
   return chat;
 }

@@ -15,6 +15,7 @@ namespace tandem::server {
 struct EncodedChat {
   std::vector<engine::RenderedPiece> pieces;  // text runs with their origin: template or client
   std::vector<TokenId> ids;
+  int64_t shared_tokens = 0;  // see SharedTokens; 0 for models without recurrent layers
   std::vector<std::string>
       unread;  // fields of messages that the template drops, for x-ignored-params
 };

@@ -36,6 +36,10 @@ TEST(StatesBench, CountsTheReusedTokensOfHybridsAndOfModelsWithoutAttention) {
     EXPECT_EQ(RunStatesBench(out, TinyStates(family, dir.path() / "model")), 0);
 
     EXPECT_NE(out.str().find("with / without snapshots: decode "), std::string::npos) << out.str();
+    EXPECT_NE(out.str().find("the second chat with the same instructions: 96 of 96 tokens"),
+              std::string::npos)
+        << family << "\n"
+        << out.str();
     EXPECT_NE(out.str().find("the third: 96 of 96 tokens, 100.0 %"), std::string::npos)
         << family << "\n"
         << out.str();

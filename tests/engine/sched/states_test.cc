@@ -24,8 +24,9 @@ class StateWorld {
         slots(states),
         scheduler(options, pool, index, &slots) {}
 
-  void Add(uint64_t id, std::vector<TokenId> prompt, int n = 1) {
-    scheduler.Add({.id = RequestId{id}, .prompt = std::move(prompt), .n = n});
+  void Add(uint64_t id, std::vector<TokenId> prompt, int n = 1, int64_t shared_tokens = 0) {
+    scheduler.Add(
+        {.id = RequestId{id}, .prompt = std::move(prompt), .n = n, .shared_tokens = shared_tokens});
   }
 
   // Returns the computed rows.
@@ -142,6 +143,26 @@ TEST(States, TheThirdTextWithACommonBeginningReusesAllOfItsFullBlocks) {
   world.Add(4, Joined(Text(170, 0), Text(40, 4000)));
 
   EXPECT_EQ(world.Finish(4), 210 - 160 + 1);
+}
+
+TEST(States, TheSecondTextReusesTheBeginningThatTheFirstOneNamesAsShared) {
+  StateWorld world(StateOptions(4, 512), 128, 16);
+  const std::vector<TokenId> shared = Text(170, 0);  // its last full block ends at 160
+  world.Add(1, Joined(shared, Text(40, 1000)), 1, 170);
+  world.Finish(1);
+
+  world.Add(2, Joined(shared, Text(40, 2000)), 1, 170);
+
+  EXPECT_EQ(world.Finish(2), 210 - 160 + 1);
+}
+
+TEST(States, ASharedBeginningLongerThanThePromptOrAbsentChangesNothing) {
+  StateWorld world(StateOptions(4, 512), 128, 16);
+  world.Add(1, Text(100, 0), 1, 1'000'000);
+  world.Finish(1);
+  world.Add(2, Text(100, 0), 1, -5);
+
+  EXPECT_EQ(world.Finish(2), 100 - 96 + 1);
 }
 
 TEST(States, AFollowerFindsTheStateWhereItLeavesItsLeader) {
