@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
+#include "engine/adapter/lora_settings.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/io/atomic_write.h"
@@ -126,9 +127,12 @@ void CheckSameAdapter(const RunParts& parts, const FoundCheckpoint& found,
   const auto theirs =
       engine::ParseUntrustedJson(engine::ReadWholeFile(path, kMaxStateBytes), path.string());
   const auto ours = engine::ParseUntrustedJson(AdapterConfig(parts), "lora");
-  for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules"}) {
+  for (const char* field : {"r", "lora_alpha", "use_rslora", "target_modules", "use_dora",
+                            "modules_to_save", "rank_pattern", "alpha_pattern"}) {
     const ordered_json there = theirs.is_object() ? theirs.value(field, ordered_json()) : nullptr;
-    if (there == ours.at(field)) continue;
+    if (there == ours.at(field) || (engine::IsUnset(there) && engine::IsUnset(ours.at(field)))) {
+      continue;
+    }
     ThrowOther(found, "the checkpoint's adapter has a different lora '" + std::string(field) +
                           "': " + Shortened(there) + ", now " + Shortened(ours.at(field)));
   }

@@ -608,6 +608,10 @@ TEST_F(RunTrainingTest, ResumingAnotherAdapterOrAnotherBaseIsRefused) {
       {{"lora.rank=4", "lora.alpha=7"}, "different lora 'lora_alpha': '32', now '7'"},
       {{"lora.rank=4", "lora.rank_stabilized=true"}, "different lora 'use_rslora'"},
       {{"lora.rank=4", "lora.module_path=mlp"}, "different lora 'target_modules'"},
+      {{"lora.rank=4", "lora.use_dora=true"}, "different lora 'use_dora': 'false', now 'true'"},
+      {{"lora.rank=4", "lora.modules_to_save=[lm_head]"}, "different lora 'modules_to_save'"},
+      {{"lora.rank=4", "lora.rank_pattern=[q_proj=2]"}, "different lora 'rank_pattern'"},
+      {{"lora.rank=4", "lora.alpha_pattern=[q_proj=2]"}, "different lora 'alpha_pattern'"},
       {{}, "is of an adapter"}};
   for (const auto& [overrides, part] : cases) {
     std::vector<std::string> words = {from, "steps=4"};
