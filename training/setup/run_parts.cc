@@ -27,6 +27,17 @@ void RefuseSharedDora(const TrainerOptions& options, const std::vector<LoraTarge
               "parallel.fsdp: must be 1 with DoRA: share the rows of a step with parallel.data");
 }
 
+// Hosts with other numbers of cores have other scratch memory, so `remat` auto leaves them other
+// budgets. The least of all counts: ranks must record the same program.
+RematOptions SharedRemat(RematOptions own, Collectives* ranks) {
+  if (ranks == nullptr || own.policy != RematPolicy::kAuto) return own;
+  const auto mine = static_cast<double>(own.max_bytes);
+  for (const double one : ranks->AllGather({&mine, 1})) {
+    own.max_bytes = std::min(own.max_bytes, static_cast<int64_t>(one));
+  }
+  return own;
+}
+
 Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const AdapterPlan& adapter,
                     const fs::path& cache_dir, Collectives* ranks, engine::OpsContext& ops) {
   TrainerOptions options = TrainerOptionsOf(spec);
@@ -36,7 +47,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   }
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
   options.trained = TrainedWeights(spec, files, weights);
-  options.remat = RematFor(spec, files);
+  options.remat = SharedRemat(RematFor(spec, files), ranks);
   if (!spec.lora.enable) {
     return Trainer(*files.family, files.config, spec.compute, options, ops);
   }

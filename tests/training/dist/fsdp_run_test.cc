@@ -6,6 +6,8 @@
 
 #include "engine/formats/model_dir.h"
 #include "tests/training/dist/ranks_run.h"
+#include "training/setup/memory_needs.h"
+#include "training/setup/run_parts.h"
 
 namespace tandem::training {
 namespace {
@@ -170,6 +172,37 @@ TEST_F(FsdpRunTest, CheckpointsResumeOnEveryMesh) {
   }
   EXPECT_TRUE(
       std::filesystem::exists(dir_.path() / "from-4-to-4" / "hf" / "model.safetensors.index.json"));
+}
+
+// The gathers of FSDP follow a program's steps, so all ranks must record the same.
+TEST_F(FsdpRunTest, RanksWithOtherNumbersOfThreadsRecordOneProgram) {
+  const auto spec_of = [&](int64_t threads, std::vector<std::string> more) {
+    TrainSpec spec = FsdpSpec(2, std::move(more));
+    spec.resources.threads = threads;
+    spec.step_shape = SplitStep(spec, {.fsdp = 2});
+    return spec;
+  };
+  const ModelFiles files = LoadModelFiles(spec_of(2, {}));
+  const auto needs = [&](const char* remat) {
+    return FindMemoryNeeds(spec_of(2, {remat}), files).total_bytes();
+  };
+  // All activations fit beside the scratch memory of one thread, but not beside that of two.
+  const std::vector<std::string> words = {
+      "train.remat=auto",
+      "resources.memory_max_bytes=" +
+          std::to_string((needs("train.remat=full") + needs("train.remat=none")) / 2)};
+  const auto bytes = [&](int64_t threads) {
+    return FindMemoryNeeds(spec_of(threads, words), files).program.arena_bytes;
+  };
+  ASSERT_LT(bytes(2), bytes(1));
+  MustWorkOnRanks(2, [&](Collectives& ranks) {
+    ranks.Arrange(2, 1);
+    const TrainSpec spec = spec_of(1 + ranks.rank(), words);
+    JobContext context;
+    context.dir = dir_.path() / "run";
+    const RunParts parts(spec, context, &ranks);
+    EXPECT_EQ(parts.trainer.program().arena_bytes, bytes(2));
+  });
 }
 
 TEST_F(FsdpRunTest, RefusesWhatNeedsWholeMatrices) {
