@@ -214,7 +214,8 @@ class Adapter::Loader {
     PackPanels(ops_, module.b, SourceLayout::kOutIn, outputs, module.rank, dtype, b);
     if (module.magnitude.data != nullptr) {
       CheckFinite(files_, module.magnitude_name, module.magnitude);
-      const std::vector<float> magnitude = RoundedValues(module.magnitude, dtype);
+      // As training: a rounded magnitude would scale its whole row.
+      const std::vector<float> magnitude = RoundedValues(module.magnitude, DType::kF32);
       DoraFactors(ops_, model_.weights()[static_cast<size_t>(found.weight)].panels, lora,
                   magnitude.data(), factors, nullptr);
       lora.factors = factors;

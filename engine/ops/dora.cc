@@ -78,9 +78,10 @@ void DoraFactors(OpsContext& ops, const PanelMatrix& w, const LoraMatrices& lora
                  const float* magnitude, float* factors, float* inverse) {
   RowNorms(ops, w, &lora, factors);
   for (int64_t i = 0; i < w.n; ++i) {
-    const float one = factors[i] > 0 ? 1 / factors[i] : 0;
-    factors[i] = magnitude[i] * one;
-    if (inverse != nullptr) inverse[i] = one;
+    const float norm = factors[i];
+    // A quotient, so that the factor of a fresh adapter is exactly 1.
+    factors[i] = norm > 0 ? magnitude[i] / norm : 0;
+    if (inverse != nullptr) inverse[i] = norm > 0 ? 1 / norm : 0;
   }
 }
 

@@ -22,10 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-int64_t ElementsOf(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
 // "model" of "model.safetensors".
 std::string KindOf(const char* file) { return std::string(file, std::string_view(file).find('.')); }
 
@@ -72,11 +68,10 @@ SharedFiles::SharedFiles(const RunParts& parts, bool with_state, std::string pla
     : parts_(parts), place_(std::move(place)), weights_(ListExported(parts.trainer.parameters())) {
   // The parts of the state are only read.
   auto& parameters = const_cast<ParameterStore&>(parts.trainer.parameters());
-  const auto width = static_cast<int64_t>(engine::DTypeBytes(parameters.dtype()));
   const int writers = parts.ranks->size();
   std::vector<int64_t> sizes;
   for (const ExportedTensor& tensor : weights_) {
-    sizes.push_back(ElementsOf(tensor.shape) * width);
+    sizes.push_back(tensor.bytes());
     weight_bytes_ += sizes.back();
   }
   // PEFT's readers want one file.
@@ -166,7 +161,7 @@ void SharedFiles::Collect(const SharedFile& file, bool is_state, Content* conten
       content->bytes.emplace_back();
     }
     content->tensors.push_back(
-        {tensor.name, {content->bytes.back().data(), parameters.dtype(), tensor.shape}});
+        {tensor.name, {content->bytes.back().data(), tensor.dtype, tensor.shape}});
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/model/find_weight.h"
+#include "training/step/export_dtype.h"
 
 namespace tandem::training {
 namespace {
@@ -34,6 +35,10 @@ int64_t SharedFileBytes(int64_t all, int64_t writers, int64_t most) {
   return std::max<int64_t>(1, all / (rounds * writers));
 }
 
+int64_t ExportedTensor::bytes() const {
+  return static_cast<int64_t>(engine::ConstTensorView{nullptr, dtype, shape}.bytes());
+}
+
 std::vector<ExportedTensor> ListExported(const ParameterStore& parameters) {
   const std::vector<engine::WeightSpec>& specs = parameters.whole_specs();
   const auto stacked = engine::StackedTensorsOf(specs, true);
@@ -45,10 +50,15 @@ std::vector<ExportedTensor> ListExported(const ParameterStore& parameters) {
   }
   std::vector<ExportedTensor> list;
   for (size_t i = 0; i < specs.size(); ++i) {
-    if (!is_member[i]) list.push_back({specs[i].name, specs[i].source_shape, {{i, {}}}, false});
+    if (is_member[i]) continue;
+    list.push_back({specs[i].name,
+                    specs[i].source_shape,
+                    {{i, {}}},
+                    false,
+                    ExportDType(specs[i], parameters.dtype())});
   }
   for (const auto& [name, tensor] : stacked) {
-    list.push_back({name, tensor.shape, tensor.members, true});
+    list.push_back({name, tensor.shape, tensor.members, true, parameters.dtype()});
   }
   return list;
 }
@@ -75,7 +85,7 @@ std::vector<engine::NamedTensor> ExportedTensors(const ParameterStore& parameter
   for (const ExportedTensor& tensor : list) {
     bytes->push_back(
         BytesOf(parameters, tensor, [&](size_t i) { return parameters.ExportSource(i); }));
-    tensors.push_back({tensor.name, {bytes->back().data(), parameters.dtype(), tensor.shape}});
+    tensors.push_back({tensor.name, {bytes->back().data(), tensor.dtype, tensor.shape}});
   }
   return tensors;
 }

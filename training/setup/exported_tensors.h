@@ -17,6 +17,9 @@ struct ExportedTensor {
   std::vector<int64_t> shape;
   std::vector<engine::StackedTensor::Member> members;
   bool is_stacked = false;
+  engine::DType dtype = engine::DType::kF32;
+
+  int64_t bytes() const;
 };
 // All of them, in the order of a file.
 std::vector<ExportedTensor> ListExported(const ParameterStore& parameters);

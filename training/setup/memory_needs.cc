@@ -12,6 +12,7 @@
 #include "training/setup/run_parts.h"
 #include "training/setup/scratch_needs.h"
 #include "training/step/base_parts.h"
+#include "training/step/export_dtype.h"
 #include "training/step/unit_schedule.h"
 
 namespace tandem::training {
@@ -148,7 +149,8 @@ int64_t ExportBytes(const TrainSpec& spec, const OwnedWeights& owned) {
   int64_t weights = 0;
   int64_t largest = 0;  // tensor
   for (const WeightSpec& weight : owned.whole_specs) {
-    weights += weight.n * weight.k * width;
+    weights += weight.n * weight.k *
+               static_cast<int64_t>(engine::DTypeBytes(ExportDType(weight, spec.compute)));
     largest = std::max(largest, weight.n * weight.k);
   }
   const StateBytes state = StateOf(spec, owned, owned.whole_specs, true);

@@ -12,6 +12,7 @@
 #include "engine/model/find_weight.h"
 #include "engine/tensor/split_mix.h"
 #include "training/lora/name_pattern.h"
+#include "training/step/export_dtype.h"
 
 namespace tandem::training {
 namespace {
@@ -293,8 +294,12 @@ void ParameterStore::RepackWeight(engine::OpsContext& ops, size_t i, const std::
   if (spec.kind == WeightKind::kVector) {
     // The weight refers to this object's own memory, which is not const here.
     auto* out = const_cast<float*>(weight.vector);
+    const bool is_exact = split() && ExportDType(spec, dtype_) == DType::kF32;
+    TANDEM_CHECK(!is_exact || !shares_weights());  // others' low halves are not here
+    const auto* low = is_exact ? parameters_[i].low.as<int16_t>() : nullptr;
     for (int64_t e = 0; e < parameters_[i].elements; ++e) {
-      const float stored = split() ? engine::Bf16ToFloat(reinterpret_cast<const Bf16*>(master)[e])
+      const float stored = split() ? JoinMaster(reinterpret_cast<const Bf16*>(master)[e],
+                                                is_exact ? low[e] : int16_t{0})
                                    : reinterpret_cast<const float*>(master)[e];
       out[e] = stored + spec.offset;
     }
@@ -530,12 +535,16 @@ std::span<const std::byte> ParameterStore::MasterPart(size_t i) const {
 }
 
 std::vector<std::byte> ParameterStore::ExportSource(size_t i) const {
-  return ExportSource(i, MasterPart(i));
+  if (ExportDType(specs_[i], dtype_) == dtype_) return ExportSource(i, MasterPart(i));
+  const std::vector<float> values = Master(i);  // a vector, which has one layout
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
 }
 
 std::vector<std::byte> ParameterStore::ExportSource(size_t i,
                                                     std::span<const std::byte> master) const {
   const WeightSpec& spec = whole_specs()[i];
+  TANDEM_CHECK(ExportDType(spec, dtype_) == dtype_);
   const size_t width = engine::DTypeBytes(dtype_);
   std::vector<std::byte> out(static_cast<size_t>(spec.n * spec.k) * width);
   TANDEM_CHECK(master.size() == out.size());

@@ -165,8 +165,9 @@ class ParameterStore {
   // Takes the whole weight and keeps this rank's part.
   void SetMaster(size_t i, std::span<const float> values);
 
-  // Weight i in the layout and shape of its source, for export. Its dtype is the compute dtype;
-  // split masters export the high half without rounding again. REQUIRES: no tensor split.
+  // Weight i in the layout and shape of its source, for export. Its dtype is ExportDType
+  // (export_dtype.h). In bf16, split masters export the high half without rounding again.
+  // REQUIRES: no tensor split.
   std::vector<std::byte> ExportSource(size_t i) const;
   // The same from the bytes of a whole master in the compute dtype, [n, k].
   std::vector<std::byte> ExportSource(size_t i, std::span<const std::byte> master) const;

@@ -154,6 +154,14 @@ TEST_F(RanksRunTest, ShardedCheckpointsResumeOnAnyNumberOfRanks) {
   }
 }
 
+TEST_F(RanksRunTest, AdaptersWithDoraAreWrittenTogetherAsByOneRank) {
+  for (const char* sharded : {"checkpoint.sharded=false", "checkpoint.sharded=true"}) {
+    RunOn(2, Spec({"lora.rank=4", "lora.use_dora=true", sharded}), sharded);
+  }
+  EXPECT_EQ(Checkpoint("checkpoint.sharded=true", "adapter_model.safetensors"),
+            Checkpoint("checkpoint.sharded=false", "adapter_model.safetensors"));
+}
+
 TEST_F(RanksRunTest, AnotherNumberOfRanksNeedsElastic) {
   const auto stop_after_two = [&](const ProgressEvent& event) {
     if (event.kind == "step" && event.step == 2) stop_.request_stop();

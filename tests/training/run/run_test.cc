@@ -572,16 +572,36 @@ TEST_F(RunTrainingTest, AFreshAdapterChangesNothing) {
   EXPECT_EQ(served.Prefill({1, 2, 3}, 0), before);
 }
 
+// Magnitudes rounded to bf16 would scale every row of the base.
+TEST_F(RunTrainingTest, AFreshAdapterWithDoraChangesNothingInBf16) {
+  const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
+  const TrainOutcome outcome = Run(Spec({from, "steps=1", "lora.rank=3", "lora.use_dora=true",
+                                         "learning_rate=0", "dtype=bfloat16"}),
+                                   "run");
+
+  const auto adapter = engine::LoraAdapter::Open(outcome.adapter_dir);
+  EXPECT_EQ(adapter.modules().at(0).magnitude.dtype, engine::DType::kF32);
+  EXPECT_EQ(adapter.modules().at(0).a.dtype, engine::DType::kBF16);
+  tests::ModelHarness served(dir_.path() / "base", {.dtype = engine::DType::kBF16});
+  const std::vector<float> before = served.Prefill({1, 2, 3}, 0);
+  served.UseAdapter(served.LoadAdapter(outcome.adapter_dir));
+  EXPECT_EQ(served.Prefill({1, 2, 3}, 0), before);
+}
+
 TEST_F(RunTrainingTest, AStoppedAdapterRunGoesOnBitwise) {
   const std::string from = "load_parameters_path=" + (dir_.path() / "base").string();
-  const TrainSpec spec = Spec({from, "lora.rank=4", "gradient_accumulation_steps=2"});
-  const TrainOutcome whole = Run(spec, "whole");
-  RunUntil(spec, "parts", 4);
-  const TrainOutcome parts = Run(spec, "parts");
+  for (const char* dora : {"lora.use_dora=false", "lora.use_dora=true"}) {
+    events_.clear();
+    const std::string name = dora;
+    const TrainSpec spec = Spec({from, "lora.rank=4", "gradient_accumulation_steps=2", dora});
+    const TrainOutcome whole = Run(spec, name + "-whole");
+    RunUntil(spec, name + "-parts", 4);
+    const TrainOutcome parts = Run(spec, name + "-parts");
 
-  EXPECT_EQ(CountEvents("message", "resumed after step 5"), 1);
-  EXPECT_EQ(Losses("parts"), Losses("whole"));
-  EXPECT_EQ(AdapterWeights(parts.adapter_dir), AdapterWeights(whole.adapter_dir));
+    EXPECT_EQ(CountEvents("message", "resumed after step 5"), 1);
+    EXPECT_EQ(Losses(name + "-parts"), Losses(name + "-whole"));
+    EXPECT_EQ(AdapterWeights(parts.adapter_dir), AdapterWeights(whole.adapter_dir));
+  }
 }
 
 TEST_F(RunTrainingTest, AnAdapterOnlyTouchesTheLayersItNames) {
