@@ -98,12 +98,6 @@ bool DropEnd(std::string_view end, std::string_view* text) {
   return true;
 }
 
-// PEFT's rule for modules_to_save: an entry ends the path, also within a name.
-bool IsSaved(const std::vector<std::string>& entries, std::string_view path) {
-  return std::any_of(entries.begin(), entries.end(),
-                     [&](const std::string& entry) { return path.ends_with(entry); });
-}
-
 // Nullopt for names that no adapter has.
 std::optional<TensorName> ParseTensorName(std::string_view name, const LoraSettings& settings) {
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -117,7 +111,8 @@ std::optional<TensorName> ParseTensorName(std::string_view name, const LoraSetti
     if (!DropEnd("." + std::string(leaf), &path)) continue;
     if (DropEnd(".base_layer", &path)) return TensorName{std::string(path), Part::kBaseCopy, leaf};
     if (!DropEnd(".modules_to_save.default", &path)) DropEnd(".modules_to_save", &path);
-    if (IsSaved(settings.saved_modules, path)) {
+    // PEFT's rule: an entry ends the path, also within a name.
+    if (settings.saved_ends.HasEndOf(path)) {
       return TensorName{std::string(path), Part::kSaved, leaf};
     }
   }
@@ -175,12 +170,11 @@ class Collector {
   std::vector<WholeTensor> base_copies() const { return base_copies_; }
 
   std::vector<std::string> SavedWithoutTensors() const {
+    EndedNames paths;
+    for (const WholeTensor& tensor : saved_) paths.Add(tensor.path);
     std::vector<std::string> entries;
     for (const std::string& entry : settings_.saved_modules) {
-      const bool has_tensor =
-          std::any_of(saved_.begin(), saved_.end(),
-                      [&](const WholeTensor& tensor) { return tensor.path.ends_with(entry); });
-      if (!has_tensor) entries.push_back(entry);
+      if (!paths.HasNameWith(entry)) entries.push_back(entry);
     }
     return entries;
   }

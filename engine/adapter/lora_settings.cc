@@ -5,6 +5,8 @@
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
 
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/error.h"
@@ -115,17 +117,20 @@ LoraPattern::LoraPattern(const Json& config, const char* field, Numbers numbers,
           source, what + "must be " + (numbers == Numbers::kReals ? "a number" : "an integer") +
                       " above 0 and at most " + std::to_string(static_cast<int64_t>(max)));
     }
-    entries_.push_back({plain, key.starts_with("^"), number});
+    (key.starts_with("^") ? whole_ : ends_)
+        .try_emplace(plain, Entry{whole_.size() + ends_.size(), number});
   }
 }
 
 double LoraPattern::Of(const std::string& path, double otherwise) const {
-  for (const Entry& entry : entries_) {
-    if (path == entry.path || (!entry.whole && path.ends_with("." + entry.path))) {
-      return entry.value;
-    }
-  }
-  return otherwise;
+  Entry first{SIZE_MAX, otherwise};
+  const auto take = [&](const Entries& entries, std::string_view name) {
+    const auto found = entries.find(name);
+    if (found != entries.end() && found->second.place < first.place) first = found->second;
+  };
+  take(whole_, path);
+  for (const std::string_view end : PathEnds(path)) take(ends_, end);
+  return first.value;
 }
 
 LoraSettings ReadLoraSettings(const Json& config, const std::string& source) {
@@ -145,6 +150,8 @@ LoraSettings ReadLoraSettings(const Json& config, const std::string& source) {
     RefuseAdapter(source, "field " + Quoted(field) + " is set, but it is not supported");
   }
   using Numbers = LoraPattern::Numbers;
+  std::vector<std::string> saved = Strings(config, "modules_to_save", source);
+  NameEnds saved_ends(saved);
   LoraSettings settings{
       .rank = JsonIntOr(config, "r", 8, 1, LoraAdapter::kMaxRank, source),
       .alpha = JsonNumberOr(config, "lora_alpha", 8, 0, kMaxAlpha, source),
@@ -154,7 +161,8 @@ LoraSettings ReadLoraSettings(const Json& config, const std::string& source) {
       .ranks = {config, "rank_pattern", Numbers::kIntegers, LoraAdapter::kMaxRank, source},
       .alphas = {config, "alpha_pattern", Numbers::kReals, kMaxAlpha, source},
       .targets = {},
-      .saved_modules = Strings(config, "modules_to_save", source)};
+      .saved_modules = std::move(saved),
+      .saved_ends = std::move(saved_ends)};
   const auto targets = config.find("target_modules");
   if (targets == config.end() || targets->is_null() || targets->is_string()) return settings;
   settings.targets.emplace();

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
+
+#include "engine/adapter/name_ends.h"
 
 namespace tandem::engine {
 
@@ -21,11 +26,12 @@ class LoraPattern {
 
  private:
   struct Entry {
-    std::string path;
-    bool whole;  // matches the whole path, not only its end
-    double value;
+    size_t place = 0;  // the first entry that matches counts
+    double value = 0;
   };
-  std::vector<Entry> entries_;
+  using Entries = std::map<std::string, Entry, std::less<>>;
+  Entries whole_;  // match whole paths
+  Entries ends_;   // match whole paths and ends of paths, after a dot
 };
 
 // The fields of adapter_config.json that the arithmetic of an adapter needs.
@@ -40,6 +46,7 @@ struct LoraSettings {
   // Unset: an expression, or "all-linear".
   std::optional<std::set<std::string, std::less<>>> targets;
   std::vector<std::string> saved_modules;  // modules_to_save
+  NameEnds saved_ends;                     // the same
 };
 
 // Throws kDataLoss, or kUnsupported for fields that would change the arithmetic, naming `source`

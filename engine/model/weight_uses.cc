@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/adapter/name_ends.h"
 #include "engine/base/error.h"
 #include "engine/base/quoted.h"
 #include "engine/model/plan_ops.h"
@@ -246,13 +247,16 @@ std::vector<AdaptedWeight> FindSaved(const LoraAdapter& files, const FamilySpec&
                lookup.spec(found));
     weights.push_back(found);
   }
-  for (const std::string& entry : files.saved_without_tensors()) {
-    for (const auto& [path, index] : lookup.by_path()) {
-      if (!path.ends_with(entry)) continue;
-      throw Error(ErrorCode::kDataLoss, files.name() + ": field 'modules_to_save' names " +
-                                            Quoted(entry) +
-                                            ", but the adapter has no tensors for it");
-    }
+  const NameEnds missing(files.saved_without_tensors());
+  for (const auto& each : lookup.by_path()) {
+    const std::string& path = each.first;
+    if (!missing.HasEndOf(path)) continue;
+    const auto& entries = files.saved_without_tensors();
+    const auto entry = std::find_if(entries.begin(), entries.end(),
+                                    [&](const std::string& end) { return path.ends_with(end); });
+    throw Error(ErrorCode::kDataLoss, files.name() + ": field 'modules_to_save' names " +
+                                          Quoted(*entry) +
+                                          ", but the adapter has no tensors for it");
   }
   return weights;
 }

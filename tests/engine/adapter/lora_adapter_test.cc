@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "engine/adapter/name_ends.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
 #include "tests/support/temporary_dir.h"
@@ -108,6 +110,67 @@ TEST_F(LoraAdapterTest, PatternsGiveAModuleItsOwnRankAndAlpha) {
 
     EXPECT_EQ(Open().modules()[0].rank, 1) << key;
     EXPECT_EQ(Open().modules()[0].scale, 5) << key;
+  }
+}
+
+TEST_F(LoraAdapterTest, TheFirstEntryOfAPatternThatMatchesCounts) {
+  for (const bool swaps : {false, true}) {
+    Json config = PlainConfig();
+    Json& pattern = config["alpha_pattern"] = Json::object();
+    pattern[swaps ? "self_attn.q_proj" : "q_proj"] = 5;
+    pattern["^q_proj"] = 9;  // no whole path
+    pattern[swaps ? "q_proj" : "self_attn.q_proj"] = 7;
+    Write(config.dump(), PlainShapes());
+
+    EXPECT_EQ(Open().modules()[0].scale, 2.5f);
+  }
+}
+
+// A config of the largest size and many tensors: a product of both would take minutes.
+TEST_F(LoraAdapterTest, ManyEntriesCostNoMoreThanTheirSize) {
+  Json config = PlainConfig();
+  Json saved = {"m"};
+  std::string ranks;
+  for (int i = 0; i < 100'000; ++i) {
+    saved.push_back("x" + std::to_string(i) + "y");
+    ranks += (i == 0 ? "\"x" : ",\"x") + std::to_string(i) + "\":1";
+  }
+  config["modules_to_save"] = saved;
+  std::string text = config.dump();
+  text.pop_back();
+  text += ",\"rank_pattern\":{" + ranks + "}}";
+  Shapes shapes = PlainShapes();
+  for (int i = 0; i < 20'000; ++i) {
+    shapes["base_model.model.b" + std::to_string(i) + ".m.weight"] = {1};
+  }
+  Write(text, shapes);
+
+  const LoraAdapter adapter = Open();
+  EXPECT_EQ(adapter.saved().size(), 20'000u);
+  EXPECT_EQ(adapter.saved_without_tensors().size(), 100'000u);
+  EXPECT_EQ(adapter.modules().at(0).rank, 2);
+}
+
+TEST(NameEnds, AreThoseOfAPlainSearch) {
+  const std::vector<std::string> texts = {"",   "a",  "b",   "ab",  "ba",  "aab", "bab",
+                                          "bb", "aa", "abb", "b.a", "a.b", ".a"};
+  for (size_t set = 0; set < size_t{1} << texts.size(); set += 7) {
+    std::vector<std::string> ends;
+    EndedNames names;
+    for (size_t i = 0; i < texts.size(); ++i) {
+      if ((set >> i & 1) == 0) continue;
+      ends.push_back(texts[i]);
+      names.Add(texts[i]);
+    }
+    const NameEnds searched(ends);
+    for (const std::string& text : texts) {
+      EXPECT_EQ(searched.HasEndOf(text),
+                std::any_of(ends.begin(), ends.end(),
+                            [&](const std::string& end) { return text.ends_with(end); }));
+      EXPECT_EQ(names.HasNameWith(text),
+                std::any_of(ends.begin(), ends.end(),
+                            [&](const std::string& name) { return name.ends_with(text); }));
+    }
   }
 }
 
