@@ -42,7 +42,7 @@ class BackwardPass {
   }
 
   bool TrainsAny(const Node& n) const {
-    return n.lora.a >= 0 || !n.experts.lora.empty() ||
+    return n.lora.a >= 0 || !n.experts.lora.empty() || n.experts.trains_elsewhere ||
            std::any_of(n.weights.begin(), n.weights.end(),
                        [&](int32_t w) { return static_cast<bool>(p_->trained[w]); });
   }

@@ -110,7 +110,8 @@ struct ExpertsNode {
   // Each expert's adapter (a -1: none); empty: no expert has one. The node's `saved` holds h of
   // every slot, [rows, top_k] rows of the largest rank.
   std::vector<LoraNode> lora;
-  int64_t lora_rank = 0;  // the largest
+  int64_t lora_rank = 0;          // the largest
+  bool trains_elsewhere = false;  // another rank adds trained biases, so gradients reach this node
 };
 
 struct Node {

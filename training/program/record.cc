@@ -169,6 +169,7 @@ class Recorder : public engine::LayerOps {
         node.weights.push_back(b.index);
       } else {
         region_.Use(b.index, true);
+        if (p_->trained[b.index]) node.experts.trains_elsewhere = true;
       }
     }
     node.experts.n_experts = static_cast<int64_t>(experts.size());
