@@ -84,6 +84,9 @@ ordered_json Settings(const RunParts& parts) {
 }
 
 int64_t RanksOf(const RunParts& parts) { return parts.ranks == nullptr ? 1 : parts.ranks->size(); }
+int64_t TensorOf(const RunParts& parts) {
+  return parts.spec.step_shape ? parts.spec.step_shape->tensor : 1;
+}
 
 ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
   const PackerState& packer = parts.packer.state();
@@ -102,6 +105,7 @@ ordered_json StateJson(const RunParts& parts, const RunProgress& progress) {
       {"spikes", {{"losses", spikes.losses}, {"norms", spikes.norms}}},
       {"losses", progress.losses},
       {"ranks", RanksOf(parts)},
+      {"tensor", TensorOf(parts)},
       {"base", parts.trainer.base() ? parts.trainer.base()->content_hash() : ""},
       {"base_weights", parts.trainer.base() ? parts.trainer.base()->weights_type() : ""},
       {"data_sha256", parts.data_sha256},
@@ -165,12 +169,21 @@ void CheckSameData(const RunParts& parts, const FoundCheckpoint& found, const or
                   "checkpoint.resume_on_changed_data=continue");
 }
 
-// A step has the same rows on any number of ranks, but other sums give other last digits.
+// A step has the same rows on any number of ranks, but other sums give other last digits, and other
+// tensor sizes also other dropout masks.
 void CheckSameRanks(const RunParts& parts, const FoundCheckpoint& found, const ordered_json& state,
                     const std::string& source) {
   const int64_t then = engine::JsonIntOr(state, "ranks", 1, 1, INT64_MAX, source);
   const int64_t now = RanksOf(parts);
-  if (then == now || parts.spec.parallel.elastic) return;
+  // Earlier versions recorded no tensor size.
+  const int64_t tensor = engine::JsonIntOr(state, "tensor", TensorOf(parts), 1, INT64_MAX, source);
+  if ((then == now && tensor == TensorOf(parts)) || parts.spec.parallel.elastic) return;
+  if (then == now) {
+    throw Error(ErrorCode::kInvalidArgument,
+                found.dir.string() + ": the checkpoint is of a run with ici_tensor_parallelism " +
+                    std::to_string(tensor) + ", now " + std::to_string(TensorOf(parts)) +
+                    ": set it as before, or set elastic=true");
+  }
   throw Error(ErrorCode::kInvalidArgument,
               found.dir.string() + ": the checkpoint is of a run on " + std::to_string(then) +
                   (then == 1 ? " rank" : " ranks") + ", now " + std::to_string(now) +

@@ -156,6 +156,26 @@ TEST_F(TensorRunTest, AStoppedRunResumesWithTheSameBits) {
   EXPECT_EQ(Weights("parts"), Weights("whole"));
 }
 
+TEST_F(TensorRunTest, AnotherTensorSizeOnAsManyRanksNeedsElastic) {
+  RunOn(2, Spec(), "run", [&](const ProgressEvent& event) {
+    if (event.kind == "step" && event.step == 2) stop_.request_stop();
+  });
+  const auto error = ErrorOf([&] { RunOn(2, Spec(Tensor(2)), "run"); });
+  ASSERT_TRUE(error);
+  const std::string text = error->what();
+  EXPECT_NE(text.find("ici_tensor_parallelism 1, now 2"), std::string::npos) << text;
+}
+
+class TensorGptOssTest : public TensorRunTest {
+ protected:
+  TensorGptOssTest() : TensorRunTest(TinyOf("gpt_oss")) {}
+};
+
+// The first rank alone adds these biases; the others take part in the sums of its backward pass.
+TEST_F(TensorGptOssTest, BiasesOfExpertsTrainAlone) {
+  ExpectTheLossesOfOneRank({R"(model.trainable=experts\.\d+\.down_proj\.bias)", "steps=4"});
+}
+
 // Every mesh writes whole tensors, which every other one reads.
 TEST_F(TensorRunTest, CheckpointsResumeOnEveryMesh) {
   struct Way {
