@@ -51,7 +51,9 @@ class Run {
     batches_.resize(static_cast<size_t>(parts_.own_batches()));
     if (ranks_ != nullptr) {
       CheckAgreement(*ranks_,
-                     {{"the training data", parts_.data_sha256, "give all hosts the same files"}});
+                     {{"the training data", parts_.data_sha256, "give all hosts the same files"},
+                      {"the file of train.loss_library", parts_.loss_sha256.substr(0, 16),
+                       "give all hosts the same file"}});
     }
   }
 

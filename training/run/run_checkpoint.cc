@@ -30,6 +30,12 @@ ordered_json Listed(const std::optional<std::vector<std::string>>& words) {
   return words ? ordered_json(*words) : ordered_json("norm scales and biases");
 }
 
+// The name and content of train.loss_library.
+std::string LossLibraryOf(const RunParts& parts) {
+  if (parts.loss_sha256.empty()) return "";
+  return parts.spec.train.loss_library.filename().string() + " " + parts.loss_sha256.substr(0, 12);
+}
+
 // Settings that a resumed run should share with the run it continues. A difference is a warning.
 ordered_json Settings(const RunParts& parts) {
   const TrainSection& t = parts.spec.train;
@@ -68,6 +74,8 @@ ordered_json Settings(const RunParts& parts) {
   settings["muon_beta"] = t.optimizer.muon_beta;
   settings["muon_consistent_rms"] = t.optimizer.muon_consistent_rms;
   settings["z_loss"] = t.z_loss;
+  settings["loss_library"] = LossLibraryOf(parts);
+  settings["loss_options"] = t.loss_options;
   settings["neftune_noise_alpha"] = t.neftune_alpha;
   settings["router_aux_loss"] = t.router_aux_loss;
   settings["router_z_loss"] = t.router_z_loss;

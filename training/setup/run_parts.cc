@@ -175,7 +175,9 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context, Collective
       packer(PackerOptionsOf(spec, data), [this](int64_t i) { return MakeSample(spec, data, i); }),
       adapter(spec.lora.enable ? PlanAdapter(spec.lora, *files.family, files.config)
                                : AdapterPlan()),
-      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ranks, ops)) {
+      trainer(MakeTrainer(spec, files, adapter, context.cache_dir, ranks, ops)),
+      loss_sha256(spec.train.loss_library.empty() ? ""
+                                                  : HashOfFiles({spec.train.loss_library}, {})) {
   if (spec.kind != "train.pretrain") {
     turn_ends = AddEndTokens(TurnEnds(*data.source, *files.tokenizer), &files);
   }

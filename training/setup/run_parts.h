@@ -31,6 +31,7 @@ struct RunParts {
   Packer packer;
   AdapterPlan adapter;  // empty without lora
   Trainer trainer;
+  std::string loss_sha256;         // of train.loss_library's file; empty without one
   std::vector<TokenId> turn_ends;  // end answers, but ended no text of the model before
   // For train.dpo: log-probabilities of every pair under the initial model (run_reference.h).
   std::vector<PairLogProbs> reference;

@@ -75,6 +75,18 @@ TEST_F(LossLibraryTest, OfItsOwnIsReportedAndFalls) {
   EXPECT_NE(rows.find("eval/avg_loss"), std::string::npos);
 }
 
+TEST_F(LossLibraryTest, ThatIsAnotherThanTheCheckpointsIsNoted) {
+  const std::string library = std::string("train.loss_library=") + TANDEM_FOCAL_LOSS;
+  Run(SpecWith({library, "train.loss_options=gamma=2", "train.steps=2"}), "run");
+  Run(SpecWith({library, "train.loss_options=gamma=2", "train.steps=3"}), "run");
+  EXPECT_EQ(CountEvents("warning", "resuming with a changed loss"), 0);
+  Run(SpecWith({library, "train.loss_options=gamma=0", "train.steps=4"}), "run");
+  EXPECT_EQ(CountEvents("warning", "a changed loss_options: \"gamma=2\" became \"gamma=0\""), 1);
+  EXPECT_EQ(CountEvents("warning", "a changed loss_library"), 0);
+  Run(SpecWith({"train.steps=5"}), "run");
+  EXPECT_EQ(CountEvents("warning", "a changed loss_library"), 1);
+}
+
 TEST_F(LossLibraryTest, ThatCannotBeUsedEndsTheRunWithTheReason) {
   const auto library = [](const std::string& path) { return "train.loss_library=" + path; };
   const auto expect = [&](const std::string& error, const std::string& part) {
