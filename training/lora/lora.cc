@@ -182,7 +182,7 @@ void RefuseUnusedPatterns(const char* key, const LoraPattern& pattern,
                           const std::vector<engine::WeightSpec>& specs) {
   for (const auto& entry : pattern) {
     const bool used = std::any_of(targets.begin(), targets.end(), [&](const LoraTarget& target) {
-      return EndsPath(engine::ModulePath(specs[static_cast<size_t>(target.weight)]), entry.first);
+      return target.rank > 0 && EndsPath(PathOfTarget(target, specs), entry.first);
     });
     if (used) continue;
     throw Error(ErrorCode::kInvalidArgument,
@@ -308,9 +308,9 @@ std::vector<LoraTarget> ChooseLoraTargets(const LoraOptions& options,
   if (!passed_over.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "lora.module_path: \"" + options.module_path + "\" matches only " +
-                    Joined(passed_over) +
-                    ", which cannot have an adapter without lora.embeddings; the nearest names "
-                    "are " +
+                    Joined(passed_over) + ", which cannot have an adapter" +
+                    (options.embeddings ? "" : " without lora.embeddings") +
+                    "; the nearest names are " +
                     Joined(NearestNames(WithoutSigns(options.module_path), specs, linear)));
   }
   std::vector<std::string> paths;
@@ -327,14 +327,18 @@ std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
                                            const engine::FamilySpec& family,
                                            const engine::ModelConfig& config) {
   std::vector<std::string> names;
-  if (options.module_path.empty() || options.embeddings) return names;
+  if (options.module_path.empty()) return names;
   const std::vector<engine::WeightSpec> specs = family.list_weights(config);
   const std::vector<bool> linear = engine::LinearWeights(family, config, specs);
+  const engine::WeightUses uses = engine::UsesOf(family, config, specs);
   const Matcher matcher(options, family, config);
   for (size_t i = 0; i < specs.size(); ++i) {
     const std::string path = engine::ModulePath(specs[i]);
     const bool matrix = specs[i].kind != engine::WeightKind::kVector;
-    if (matrix && !linear[i] && matcher.Matches(path)) names.push_back(path);
+    const bool is_adapted =
+        linear[i] || (options.embeddings && (uses.of[i] == engine::WeightUse::kEmbedding ||
+                                             static_cast<int32_t>(i) == uses.head));
+    if (matrix && !is_adapted && matcher.Matches(path)) names.push_back(path);
   }
   return names;
 }

@@ -31,8 +31,12 @@ std::vector<std::string> UnmatchedBranches(const LoraOptions& options,
 std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
                                          const std::vector<engine::WeightSpec>& base_specs);
 
-// Embedding tables and the head, if lora.module_path names them without lora.embeddings: they get
-// no adapter.
+// The module path of a target in PEFT's files.
+std::string PathOfTarget(const LoraTarget& target,
+                         const std::vector<engine::WeightSpec>& base_specs);
+
+// Matrices that lora.module_path names but that get no adapter: embedding tables and the head
+// without lora.embeddings, and others such as tables of positions.
 std::vector<std::string> TargetsPassedOver(const LoraOptions& options,
                                            const engine::FamilySpec& family,
                                            const engine::ModelConfig& config);

@@ -21,14 +21,6 @@ bool IsConv(const engine::WeightSpec& spec) {
   return spec.layout == engine::SourceLayout::kInOut && spec.name.ends_with(".weight");
 }
 
-// The module path in PEFT's files.
-std::string PathOf(const LoraTarget& target, const std::vector<engine::WeightSpec>& base_specs) {
-  const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
-  const bool is_head = target.form == LoraForm::kHead || target.form == LoraForm::kWholeHead;
-  return engine::ModulePath(spec, is_head ? engine::WeightUse::kHead : engine::WeightUse::kOther,
-                            spec.kind == engine::WeightKind::kEmbedding);
-}
-
 LoraForm FormOf(const engine::LoraModule& module, engine::AdaptedWeight found) {
   if (found.is_head()) return LoraForm::kHead;
   if (found.use == engine::WeightUse::kEmbedding) return LoraForm::kEmbedding;
@@ -36,6 +28,14 @@ LoraForm FormOf(const engine::LoraModule& module, engine::AdaptedWeight found) {
 }
 
 }  // namespace
+
+std::string PathOfTarget(const LoraTarget& target,
+                         const std::vector<engine::WeightSpec>& base_specs) {
+  const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
+  const bool is_head = target.form == LoraForm::kHead || target.form == LoraForm::kWholeHead;
+  return engine::ModulePath(spec, is_head ? engine::WeightUse::kHead : engine::WeightUse::kOther,
+                            spec.kind == engine::WeightKind::kEmbedding);
+}
 
 std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
                                          const std::vector<engine::WeightSpec>& base_specs) {
@@ -46,8 +46,8 @@ std::vector<std::string> DescribeTargets(const std::vector<LoraTarget>& targets,
   };
   std::vector<Kind> kinds;
   for (const LoraTarget& target : targets) {
-    const std::string name =
-        WithoutNumbers(PathOf(target, base_specs)) + (target.rank == 0 ? " (a whole copy)" : "");
+    const std::string name = WithoutNumbers(PathOfTarget(target, base_specs)) +
+                             (target.rank == 0 ? " (a whole copy)" : "");
     auto kind = std::find_if(kinds.begin(), kinds.end(),
                              [&](const Kind& other) { return other.name == name; });
     if (kind == kinds.end()) kind = kinds.insert(kinds.end(), {name});
@@ -140,7 +140,7 @@ std::string LoraConfigOf(const LoraOptions& options, const std::vector<LoraTarge
   config.dropout = options.dropout;
   for (const LoraTarget& target : targets) {
     const engine::WeightSpec& spec = base_specs[static_cast<size_t>(target.weight)];
-    const std::string path = PathOf(target, base_specs);
+    const std::string path = PathOfTarget(target, base_specs);
     if (target.rank == 0) {
       std::vector<std::string>& saved = config.modules_to_save;
       if (std::find(saved.begin(), saved.end(), path) == saved.end()) saved.push_back(path);

@@ -160,8 +160,8 @@ class Run {
       Warn("lora.module_path: " + line);
     }
     for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
-      Warn("lora.module_path also matches " + name +
-           ", which has no adapter without lora.embeddings");
+      Warn("lora.module_path also matches " + name + ", which has no adapter" +
+           (spec_.lora.embeddings ? "" : " without lora.embeddings"));
     }
     const std::string& trained_beside = parts_.adapter.base_hash;
     if (!trained_beside.empty() && trained_beside != base.content_hash()) {

@@ -173,6 +173,36 @@ TEST(LoraTargets, OfEmbeddingsAndTheHeadNeedTheirKey) {
   }
 }
 
+TEST(LoraTargets, TablesOfPositionsArePassedOver) {
+  LoraOptions options;
+  options.embeddings = true;
+  options.module_path = "c_attn|wte|wpe";
+  const auto& family = engine::FindFamilyByName("gpt2");
+  const engine::ModelConfig config = bench::TinyModelConfig("gpt2");
+  const std::vector<std::string> positions = {"transformer.wpe"};
+  EXPECT_EQ(TargetsPassedOver(options, family, config), positions);
+  options.embeddings = false;
+  EXPECT_EQ(TargetsPassedOver(options, family, config).size(), 2u);
+}
+
+TEST(LoraTargets, PatternsNameTheUseOfATiedTableThatIsAdapted) {
+  const auto& family = engine::FindFamilyByName("llama");
+  engine::ModelConfig llama = bench::TinyLlamaConfig();
+  llama.tied_embeddings = true;
+  LoraOptions options;
+  options.embeddings = true;
+  options.module_path = "lm_head";
+  options.rank_pattern = {{"lm_head", 8}};
+  EXPECT_EQ(ChooseLoraTargets(options, family, llama).at(0).rank, 8);
+  const auto refused = [&](const std::string& name) {
+    options.rank_pattern = {{name, 8}};
+    return ErrorOf([&] { ChooseLoraTargets(options, family, llama); });
+  };
+  EXPECT_NE(refused("embed_tokens").find("is no adapted module"), std::string::npos);
+  options.modules_to_save = {"model.norm"};
+  EXPECT_NE(refused("model.norm").find("is no adapted module"), std::string::npos);
+}
+
 TEST(LoraTargets, OfWholeModulesAreFoundByTheEndsOfTheirPaths) {
   const auto& family = engine::FindFamilyByName("llama");
   engine::ModelConfig llama = bench::TinyLlamaConfig();
