@@ -260,4 +260,30 @@ void ObjectClient::AbortUpload(const std::string& key, const std::string& upload
   Retry(call, [&] { return Send(call).status; });
 }
 
+std::vector<UnfinishedUpload> ObjectClient::UnfinishedUploads(const std::string& prefix) {
+  const Call call{.method = "GET",
+                  .key = "",
+                  .query = {{"uploads", ""}, {"encoding-type", "url"}, {"prefix", prefix}}};
+  const std::string where = "list of the uploads of " + EscapeJson(store_.Name(prefix));
+  const XmlElement page = Retry(call, [&] {
+    Send(call);
+    return WithContext(where + ": ", [&] { return ParseXml(Body(kMaxListBytes)); });
+  });
+  if (page.name != "ListMultipartUploadsResult") {
+    throw Error(ErrorCode::kDataLoss, where + ": the response is not a list of uploads");
+  }
+  const bool is_encoded = page.TextOf("EncodingType") == "url";
+  std::vector<UnfinishedUpload> uploads;
+  for (const XmlElement& entry : page.children) {
+    if (entry.name != "Upload") continue;
+    UnfinishedUpload upload{entry.TextOf("Key"), entry.TextOf("UploadId")};
+    if (is_encoded) upload.key = DecodedKey(std::move(upload.key), where);
+    if (!upload.key.starts_with(prefix) || !IsTokenText(upload.id)) {
+      throw Error(ErrorCode::kDataLoss, where + ": it has an upload without a valid key and id");
+    }
+    uploads.push_back(std::move(upload));
+  }
+  return uploads;
+}
+
 }  // namespace tandem::engine

@@ -25,6 +25,12 @@ struct ObjectInfo {
   std::string etag;  // with its quotes
 };
 
+// A multipart upload that has begun and not ended.
+struct UnfinishedUpload {
+  std::string key;
+  std::string id;
+};
+
 // The body of a request. It is read in pieces while it is sent, and again when the request is
 // repeated.
 struct ObjectBody {
@@ -97,6 +103,8 @@ class ObjectClient {
                     const std::vector<std::string>& etags);
   // Removes the parts that were sent. Does nothing when the upload does not exist.
   void AbortUpload(const std::string& key, const std::string& upload);
+  // Multipart uploads of keys with this prefix that have not ended, at most 1000.
+  std::vector<UnfinishedUpload> UnfinishedUploads(const std::string& prefix);
 
  private:
   struct Call {
