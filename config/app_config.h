@@ -87,6 +87,8 @@ struct AppConfig {
   std::string data_dir;
   std::string database;
   std::string database_password_file;
+  std::string blob_store;
+  Bytes blob_cache{int64_t{16} << 30};
   std::string jobs_on = "local";
   std::string jobs_program;
   std::vector<std::string> jobs_option;

@@ -313,11 +313,8 @@ void App::Start() {
 // Runs after StartJobs: an alias may name a job's model, and StartJobs locks the data directory.
 void App::StartAdapters() {
   if (!has_admin_) return;
-  adapters_ = std::make_unique<AdapterHost>(
-      models_, memory_, jobs_.get(), AdapterMaker(),
-      feed_ ? std::make_unique<AdapterBook>(
-                  options_.database, std::filesystem::absolute(options_.data_dir) / "adapters.lock")
-            : nullptr);
+  adapters_ = std::make_unique<AdapterHost>(models_, memory_, jobs_.get(), AdapterMaker(),
+                                            feed_ ? OpenAdapterBook() : nullptr);
   aliases_ = LoadsAtRunTime() && options_.database.is_shared()
                  ? std::make_unique<AliasBook>(models_, options_.database)
                  : std::make_unique<AliasBook>(
@@ -367,6 +364,7 @@ void App::Stop() {
     spdlog::warn("drain_timeout requests_left={}", http_->running_requests());
   }
   WaitForBackgroundResponses(deadline);
+  if (options_.blobs) options_.blobs->Stop();
   stop_loading.join();
   stop_jobs.join();
   if (host_) host_->Stop();

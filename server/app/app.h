@@ -16,6 +16,7 @@
 #include "engine/api/options.h"
 #include "server/admission/admission.h"
 #include "server/app/follow_task.h"
+#include "server/app/job_blobs.h"
 #include "server/batches/batches.h"
 #include "server/database/change_feed.h"
 #include "server/database/database_source.h"
@@ -83,7 +84,10 @@ struct AppOptions {
   // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;
   DatabaseSource database;  // of replicas that share data_dir; empty: SQLite files in it
-  int64_t max_file_bytes = int64_t{512} << 20;  // largest upload
+  // Of replicas with a data_dir each: where files and results of jobs are; null: they share it.
+  std::shared_ptr<BlobStore> blobs;
+  int64_t blob_cache_bytes = int64_t{16} << 30;  // of files of `blobs`
+  int64_t max_file_bytes = int64_t{512} << 20;   // largest upload
   // Lines of all batches that run at once; 0: 16, but at most half of engine.max_seqs.
   int64_t batch_concurrency = 0;
   int64_t max_responses = 10'000;          // stored responses of /v1/responses
@@ -164,8 +168,16 @@ class App {
   void RestoreJobModels();
   // Serves the models of jobs that succeeded since, under another replica (app_replicas.cc).
   void PublishNewJobModels();
+  // For replicas with a data directory each (app_replicas.cc).
+  void StartBlobs(JobSupervisorOptions& jobs);
+  std::unique_ptr<AdapterBook> OpenAdapterBook() const;
+  FileStore& StartedFiles(const std::function<void()>& check);
+  void ShareJob(const Job& job);
+  void FetchJob(const Job& job);
+  bool GivesUp(const Job& job, const Error& error);  // REQUIRES publish_mutex_ held
   void RemoveDeletedJobModel(const Job& job);
   void PublishJobModel(const Job& job);
+  void RecordJob(const Job& job);
   void PublishAdapter(const Job& job, const std::string& path);
   // Serves an adapter that a job has made; needs no lock.
   void PublishAdapterAs(const std::string& name, const std::string& path,
@@ -200,6 +212,7 @@ class App {
   HandlerContext context_;
   std::unique_ptr<BatchStore> batch_store_;  // before files_, which asks it
   std::unique_ptr<FileStore> files_;         // before jobs_, whose callbacks use it
+  std::unique_ptr<JobBlobs> job_blobs_;      // null: one data directory; before jobs_, as files_
   std::mutex export_mutex_;                  // one embedded model is written out at a time
   std::mutex publish_mutex_;  // jobs publish one at a time: two may use the same name
   std::atomic<std::thread::id> publisher_{};  // the thread that has publish_mutex_ for job models
@@ -216,6 +229,7 @@ class App {
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<FollowTask> follow_jobs_;  // before follower_, which runs the two
   std::unique_ptr<FollowTask> follow_adapters_;
+  std::unique_ptr<FollowTask> follow_garbage_;
   std::unique_ptr<RequestPool> follower_;  // slow reactions to changes of other replicas
   std::unique_ptr<ChangeFeed> feed_;       // null: no replicas
 };

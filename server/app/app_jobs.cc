@@ -11,6 +11,7 @@
 #include "engine/base/log.h"
 #include "engine/io/atomic_write.h"
 #include "server/app/app.h"
+#include "server/app/job_blobs.h"
 #include "server/app/publish_lock.h"
 #include "server/fine_tuning/fine_tuning_checkpoints.h"
 #include "server/fine_tuning/fine_tuning_events.h"
@@ -30,12 +31,13 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxRestoredModels = 8;
 constexpr size_t kMaxSpecBytes = 1 << 20;
 
-// A string member of the job's result; empty if it is absent.
-std::string ResultText(const Job& job, const char* name) {
+// A path in the job's result; empty if it is absent.
+std::string ResultPath(const Job& job, const char* name) {
   if (!job.result_json) return "";
   const auto result = nlohmann::json::parse(*job.result_json, nullptr, false);
   if (!result.is_object() || !result.contains(name) || !result[name].is_string()) return "";
-  return result[name].get<std::string>();
+  const std::string path = result[name].get<std::string>();
+  return path.empty() ? path : JobBlobs::LocalResult(job, path).string();
 }
 
 // step_metrics.csv of a fine-tuning job, with the columns of OpenAI's result files.
@@ -76,7 +78,9 @@ std::optional<JobStore> App::OpenJobStore() {
   if (options_.data_dir.empty()) return std::nullopt;
   std::optional<JobStore> store;
   const auto error = ErrorOf([&] {
-    store.emplace(JobStore::Open(fs::absolute(options_.data_dir), options_.database, replica_));
+    store.emplace(
+        JobStore::Open(fs::absolute(options_.data_dir), options_.database, replica_,
+                       options_.blobs ? JobStore::DataDir::kOwn : JobStore::DataDir::kShared));
   });
   if (error && (has_admin_ || options_.database.is_shared())) throw Error(*error);
   if (error) spdlog::warn("no_files_and_jobs reason=\"{}\"", error->what());
@@ -114,13 +118,18 @@ void App::StartJobs() {
   // Held until earlier models are restored: a job that ended while no server ran publishes after
   // them.
   const PublishLock lock(publish_mutex_, publisher_);
+  JobSupervisorOptions jobs = options_.jobs;
+  StartBlobs(jobs);
   jobs_ = std::make_unique<JobSupervisor>(
-      std::move(*store), options_.jobs, [this](const Job& job) { OnJobSucceeded(job); },
+      std::move(*store), std::move(jobs), [this](const Job& job) { OnJobSucceeded(job); },
       RemoveCancelled);
   batch_store_ = std::make_unique<BatchStore>(data_dir, options_.database, replica_);
   files_ = std::make_unique<FileStore>(
       FileStore::Options{.data_dir = data_dir,
                          .shared = options_.database,
+                         .blobs = options_.blobs,
+                         .replica = replica_,
+                         .cache_bytes = options_.blob_cache_bytes,
                          .max_file_bytes = options_.max_file_bytes,
                          .is_in_use = [this](const std::string& id) { return IsInUse(id); }});
   RemoveDeletedCheckpoints(*jobs_);
@@ -145,12 +154,14 @@ void App::RestoreJobModels() {
       published_jobs_.insert(job->id);
       if (const auto error = ErrorOf([&] { PublishJobModel(*job); })) {
         spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error->what());
+        if (GivesUp(*job, *error)) return;
       }
     }
   }
 }
 
 void App::OnJobSucceeded(const Job& job) {
+  ShareJob(job);
   const PublishLock lock(publish_mutex_, publisher_);
   ThrowIfStopping();
   published_jobs_.insert(job.id);
@@ -190,16 +201,22 @@ void App::StoreFineTuningResult(const Job& job) {
 void App::PublishJobModel(const Job& job) {
   const bool is_fine_tune = job.type == JobType::kFineTune;
   if ((job.type != JobType::kTrain && !is_fine_tune) || !job.result_json) return;
-  if (fs::exists(job.dir / kModelDeletedFile)) return;
-  const std::string adapter = ResultText(job, "adapter_dir");
-  if (is_fine_tune && !adapter.empty()) {
-    RecordFineTuning(job, adapter, models_, *files_);
-    return PublishAdapter(job, adapter);
-  }
-  const std::string path = ResultText(job, "model_dir");
+  if (job.is_model_deleted || fs::exists(job.dir / kModelDeletedFile)) return;
+  FetchJob(job);
+  const std::string adapter = ResultPath(job, "adapter_dir");
+  RecordJob(job);
+  if (is_fine_tune && !adapter.empty()) return PublishAdapter(job, adapter);
+  const std::string path = ResultPath(job, "model_dir");
   if (path.empty()) return;  // an unmerged adapter, or the spec disables the export
-  if (is_fine_tune) RecordFineTuning(job, path, models_, *files_);
   PublishModel(job, path);
+}
+
+// The provenance of a fine-tuned model, beside its files.
+void App::RecordJob(const Job& job) {
+  if (job.type != JobType::kFineTune) return;
+  std::string path = ResultPath(job, "adapter_dir");
+  if (path.empty()) path = ResultPath(job, "model_dir");
+  if (!path.empty()) RecordFineTuning(job, path, models_, *files_);
 }
 
 void App::PublishAdapter(const Job& job, const std::string& path) {

@@ -8,9 +8,11 @@
 #include "engine/base/attempt.h"
 #include "engine/base/log.h"
 #include "server/app/app.h"
+#include "server/app/job_blobs.h"
 #include "server/app/publish_lock.h"
 #include "server/fine_tuning/fine_tuning_object.h"
 #include "server/jobs/job_files.h"
+#include "server/jobs/prepared_runner.h"
 #include "server/wire/job_spec.h"
 
 namespace tandem::server {
@@ -19,6 +21,7 @@ namespace {
 // As many of each type as a start restores.
 constexpr size_t kMaxFollowedJobs = 8;
 constexpr size_t kMaxTasks = 16;
+constexpr std::chrono::milliseconds kLookForFilesEvery{50};
 // Between looks for the models of jobs by requests for unknown names.
 constexpr std::chrono::milliseconds kLookForModelsEvery{500};
 
@@ -34,6 +37,8 @@ void App::StartFollowing() {
   });
   follow_adapters_ =
       std::make_unique<FollowTask>(*follower_, "adapters", [this] { adapters_->FollowBook(); });
+  follow_garbage_ =
+      std::make_unique<FollowTask>(*follower_, "garbage", [this] { files_->CollectGarbage(); });
   feed_->Start();
 }
 
@@ -52,7 +57,62 @@ void App::Follow(const std::string& table) {
   } else if (table == "batches" || table == "leases") {
     if (batches_) batches_->OnStoreChanged();
     if (table == "leases") responses_->FailLeft();
+    if (table == "leases" && options_.blobs && files_) follow_garbage_->Post();
   }
+}
+
+void App::StartBlobs(JobSupervisorOptions& jobs) {
+  if (!options_.blobs) return;
+  job_blobs_ =
+      std::make_unique<JobBlobs>(options_.blobs, std::filesystem::absolute(options_.data_dir));
+  const auto prepare = [this](const JobStart& job, const std::stop_token& stop) {
+    const auto check = [&] {
+      if (stop.stop_requested()) throw Error(ErrorCode::kCancelled, "the job was asked to end");
+    };
+    job_blobs_->Prepare(job, StartedFiles(check), check);
+  };
+  jobs.runner =
+      std::make_shared<PreparedJobRunner>(std::make_shared<LocalJobRunner>(jobs.program), prepare);
+}
+
+std::unique_ptr<AdapterBook> App::OpenAdapterBook() const {
+  const std::filesystem::path dir = std::filesystem::absolute(options_.data_dir);
+  if (!options_.blobs) {
+    return std::make_unique<AdapterBook>(options_.database, dir / "adapters.lock");
+  }
+  return std::make_unique<AdapterBook>(options_.database, options_.blobs, dir / "adapters");
+}
+
+// Jobs may begin and end while the server starts. `check` throws to end the wait.
+FileStore& App::StartedFiles(const std::function<void()>& check) {
+  for (;; std::this_thread::sleep_for(kLookForFilesEvery)) {
+    check();
+    if (FileStore* files = context_.files) return *files;
+  }
+}
+
+// Publishes a job's results, before it counts as succeeded and without the lock: a large model
+// takes minutes, and a store that is away longer. REQUIRES: they are in its directory.
+void App::ShareJob(const Job& job) {
+  if (!job_blobs_ || (job.type != JobType::kTrain && job.type != JobType::kFineTune)) return;
+  const auto check = [this] { ThrowIfStopping(); };
+  StartedFiles(check);
+  UntilStoreWorks(job.id, check, [&] {
+    if (job.type == JobType::kFineTune) StoreFineTuningResult(job);
+    RecordJob(job);
+    job_blobs_->Share(job);
+  });
+}
+
+void App::FetchJob(const Job& job) {
+  if (job_blobs_) job_blobs_->Fetch(job);
+}
+
+// Whether the other jobs would fail too. The next notice, or a request for the model, tries again.
+bool App::GivesUp(const Job& job, const Error& error) {
+  if (!IsStoreAway(error)) return false;
+  published_jobs_.erase(job.id);
+  return true;
 }
 
 void App::PublishNewJobModels() {
@@ -70,6 +130,7 @@ void App::PublishNewJobModels() {
       }
       if (const auto error = ErrorOf([&] { PublishJobModel(*job); })) {
         spdlog::warn("job_model_not_loaded job={} reason=\"{}\"", job->id, error->what());
+        if (GivesUp(*job, *error)) return;
       }
     }
   }
@@ -77,7 +138,7 @@ void App::PublishNewJobModels() {
 
 // Another replica has deleted it: DELETE /v1/models marks the job's directory.
 void App::RemoveDeletedJobModel(const Job& job) {
-  if (!std::filesystem::exists(job.dir / kModelDeletedFile)) return;
+  if (!job.is_model_deleted && !std::filesystem::exists(job.dir / kModelDeletedFile)) return;
   const std::string name = job.type == JobType::kFineTune ? FineTunedNameOf(job)
                                                           : ModelIdOfJob(job.request_json, job.id);
   const std::shared_ptr<const ServedModel> model = models_.LookServed(name);

@@ -10,6 +10,7 @@
 #include "engine/base/log.h"
 #include "engine/base/out_of_memory.h"
 #include "server/batches/batch_answer.h"
+#include "server/blobs/blob_store.h"
 #include "server/database/database_unavailable.h"
 #include "server/http/standard_headers.h"
 
@@ -30,7 +31,8 @@ constexpr int64_t kLargeLineBytes = 1 << 20;
 
 bool IsDiskFault(const Error& error) {
   return error.code() == ErrorCode::kIo || error.reason() == kDiskFullReason ||
-         error.reason() == kDatabaseUnavailableReason;
+         error.reason() == kDatabaseUnavailableReason ||
+         error.reason() == kBlobStoreUnavailableReason;
 }
 
 // The time that a refusal asks to wait.
@@ -47,6 +49,14 @@ milliseconds PauseOf(const Response& response) {
 BatchError RevokedKey() {
   return {.code = "invalid_api_key",
           .message = "the API key that created the batch was revoked or has expired"};
+}
+
+// The input file on this machine.
+LocalBlob InputOf(const BatchEnvironment& environment, const Batch& batch) {
+  LocalBlob bytes;
+  UntilDiskWorks(environment, batch.id,
+                 [&] { bytes = environment.files.Local(batch.input_file_id); });
+  return bytes;
 }
 
 }  // namespace
@@ -73,8 +83,8 @@ void UntilDiskWorks(const BatchEnvironment& environment, const std::string& batc
 Batch ValidateBatch(const BatchEnvironment& environment, const Batch& batch) {
   CheckedInput checked;
   const auto error = ErrorOtherThan({ErrorCode::kCancelled}, [&] {
-    const BatchInput input(environment.files.PathOf(batch.input_file_id),
-                           environment.max_line_bytes);
+    const LocalBlob bytes = InputOf(environment, batch);
+    const BatchInput input(bytes.path, environment.max_line_bytes);
     checked =
         CheckBatchInput(input, batch.endpoint, [&]() -> bool { return environment.is_stopping; });
   });
@@ -113,7 +123,8 @@ BatchRun::BatchRun(const BatchEnvironment& environment, Batch batch,
     : environment_(environment),
       batch_(std::move(batch)),
       mailbox_(std::move(mailbox)),
-      input_(environment.files.PathOf(batch_.input_file_id), environment.max_line_bytes),
+      // The open file stays readable after its removal from the cache.
+      input_(InputOf(environment, batch_).path, environment.max_line_bytes),
       // A batch that is cancelled before its input is checked has no lines.
       lines_(batch_.times.in_progress ? LinesOf(input_) : std::vector<LineSpan>()),
       results_(

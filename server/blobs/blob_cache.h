@@ -41,7 +41,7 @@ class BlobCache {
   LocalBlob Get(const std::string& name, int64_t bytes, const Fetch& fetch);
   // Pins a file that the caller has put, or is about to put, into the directory.
   LocalBlob Pin(const std::string& name);
-  // Removes the file. Whoever has it open keeps it.
+  // Removes the file. A reader that has it open goes on.
   void Forget(const std::string& name);
   // Removes least recently used files until `extra` bytes more fit. Asks `may_evict` before each.
   void MakeRoom(int64_t extra, const MayEvict& may_evict);

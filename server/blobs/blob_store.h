@@ -34,7 +34,7 @@ class BlobStore {
   virtual bool is_remote() const = 0;
 
   // Publishes a file of the data directory. Every replica can read it at return. Returns its
-  // SHA-256; empty if the store keeps none. REQUIRES: nobody changes the file.
+  // SHA-256; empty if the store keeps none. REQUIRES: the file does not change.
   virtual std::string Put(const std::string& name, const std::filesystem::path& file) = 0;
   // Makes `to` the file with this content. A fetch that was interrupted resumes. REQUIRES: the
   // caller alone writes `to`.

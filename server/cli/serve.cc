@@ -23,6 +23,7 @@
 #include "engine/kernels/kernels.h"
 #include "server/app/app.h"
 #include "server/app/service_notify.h"
+#include "server/blobs/object_blobs.h"
 #include "server/cli/data_dir.h"
 #include "server/cli/example_request.h"
 #include "server/cli/model_options.h"
@@ -101,6 +102,20 @@ void WarnOfExposedAdminKey(const config::LoadedConfig& loaded) {
   }
 }
 
+// The object store of replicas; null: none.
+std::shared_ptr<BlobStore> ReplicaBlobs(const AppConfig& config) {
+  if (config.blob_store.empty()) return nullptr;
+  if (config.database.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--blob-store needs --database, which names the objects for all replicas");
+  }
+  if (config.jobs_on != "local") {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--blob-store needs --jobs-on local: the nodes of a cluster share one --data-dir");
+  }
+  return OpenBlobStore(config.blob_store);
+}
+
 AppOptions ToAppOptions(const AppConfig& config) {
   AppOptions options;
   options.http.host = config.host;
@@ -157,6 +172,8 @@ AppOptions ToAppOptions(const AppConfig& config) {
   options.metrics_namespace = config.metrics_namespace;
   options.data_dir = DataDirOr(config.data_dir);
   options.database = SharedDatabase(config.database, config.database_password_file);
+  options.blobs = ReplicaBlobs(config);
+  options.blob_cache_bytes = config.blob_cache.n;
   options.jobs.runner = MakeJobRunner(config.jobs_on, config.jobs_program, config.jobs_option);
   if (options.jobs.runner) {
     // The scheduler of the cluster decides how many jobs run at once.

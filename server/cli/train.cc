@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/base/attempt.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
@@ -20,6 +21,7 @@
 #include "server/cli/stores/run_mirror.h"
 #include "server/cli/train_rank.h"
 #include "server/cli/verbs.h"
+#include "server/jobs/job_files.h"
 #include "server/jobs/process_lock.h"
 #include "training/dist/launch.h"
 #include "training/run/run.h"
@@ -56,18 +58,27 @@ void WriteOutcome(const fs::path& dir, const training::TrainOutcome& outcome) {
   WriteResult(dir, result);
 }
 
+// A job goes on with its own checkpoint, or from its beginning: it gets the same result later.
+void RestoreFrom(RunMirror& mirror, bool is_job, std::stop_token stop) {
+  const auto error = ErrorOf([&] { mirror.Restore(std::move(stop)); });
+  if (!error) return;
+  if (!is_job || error->code() == ErrorCode::kCancelled) throw Error(*error);
+  spdlog::warn("run_mirror_unusable reason=\"{}\"", error->what());
+}
+
 int RunInDirectory(const training::TrainSpec& spec, const fs::path& dir, const ShownProgress* shown,
-                   RunMirror* mirror = nullptr) {
+                   RunMirror* mirror = nullptr, bool is_job = false) {
   if (spec.resources.lower_priority) LowerPriority(spec.resources.memory_max_bytes);
   engine::RemoveStaleTemporaries(dir);  // left by a killed run
   const OpenJob job(dir, shown);
 
-  if (mirror != nullptr) mirror->Restore(job.context().stop);
+  if (mirror != nullptr) RestoreFrom(*mirror, is_job, job.context().stop);
   const JobContext context = mirror == nullptr ? job.context() : mirror->Watch(job.context());
   const training::TrainOutcome outcome = training::RunTraining(spec, context);
   const bool is_stopped = outcome.status == training::TrainOutcome::Status::kStopped;
   if (!is_stopped) WriteOutcome(dir, outcome);
-  if (mirror != nullptr) mirror->Finish();
+  // The server publishes the results of a job.
+  if (mirror != nullptr && !is_job) mirror->Finish();
   return is_stopped ? kExitTryAgain : 0;
 }
 
@@ -130,6 +141,15 @@ int TrainSpecFile(const TrainFlags& flags) {
   return RunInDirectory(spec, spec.run_dir(), &shown);
 }
 
+// Where the server wants the checkpoints of a job to be kept too.
+std::optional<engine::ObjectUrl> MirrorOf(const fs::path& dir) {
+  constexpr size_t kMaxUrlBytes = 4096;
+  if (!fs::exists(dir / kMirrorFile)) return std::nullopt;
+  std::string text = engine::ReadWholeFile(dir / kMirrorFile, kMaxUrlBytes);
+  while (text.ends_with('\n')) text.pop_back();
+  return engine::ParseObjectUrl(text);
+}
+
 int TrainJob(const TrainFlags& flags) {
   const fs::path dir = flags.job_dir;
   return EndInResult(dir, kMemoryAdvice, [&] {
@@ -137,7 +157,10 @@ int TrainJob(const TrainFlags& flags) {
     training::TrainSpec spec =
         training::LoadTrainSpec(fs::exists(json) ? json : dir / "spec.yaml", flags.overrides);
     spec.resources.lower_priority = true;
-    return RunInDirectory(spec, dir, nullptr);
+    const std::optional<engine::ObjectUrl> url = MirrorOf(dir);
+    if (!url) return RunInDirectory(spec, dir, nullptr);
+    RunMirror mirror(*url, dir, spec.checkpoint.keep);
+    return RunInDirectory(spec, dir, nullptr, &mirror, true);
   });
 }
 

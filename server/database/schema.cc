@@ -112,8 +112,22 @@ CREATE TABLE adapters (
 ) STRICT;
 )";
 
-constexpr std::array kServerSteps = {kJobs,      kFiles,   kAliases, kOwners,
-                                     kResponses, kBatches, kReplicas};
+// For replicas with an object store (--blob-store). `blob` names the object of a file. `spec` is
+// the text for a job's process, with a mark in place of the data directory (server/jobs). An entry
+// of blob_garbage is an object without a file; `replica` uploads it, or is NULL.
+constexpr const char* kBlobs = R"(
+ALTER TABLE files ADD COLUMN blob TEXT;
+ALTER TABLE files ADD COLUMN sha256 TEXT;
+ALTER TABLE jobs ADD COLUMN spec TEXT;
+ALTER TABLE jobs ADD COLUMN model_deleted INTEGER;
+CREATE TABLE blob_garbage (
+  name     TEXT PRIMARY KEY,
+  replica  TEXT
+) STRICT;
+)";
+
+constexpr std::array kServerSteps = {kJobs,      kFiles,   kAliases,  kOwners,
+                                     kResponses, kBatches, kReplicas, kBlobs};
 
 }  // namespace
 

@@ -21,19 +21,20 @@
 namespace tandem::server {
 namespace {
 
-constexpr const char* kColumns = "id, bytes, created_at, filename, purpose, expires_at, owner";
+constexpr const char* kColumns =
+    "id, bytes, created_at, filename, purpose, expires_at, owner, blob, sha256";
 constexpr std::string_view kIdPrefix = "file-";
 constexpr std::string_view kTemporarySuffix = ".part";
 constexpr std::string_view kDeletedSuffix = ".deleted";
 constexpr const char* kUnknownDir = "unknown";
 constexpr size_t kMaxNameBytes = 255;
 constexpr int kThreads = 2;
-constexpr std::chrono::hours kInWork{1};  // the longest work of another replica on one entry
+constexpr int kRemoteThreads = 8;  // which wait for an object store
 // Each connection has at most one task here, so connection limits bound the queue.
 constexpr size_t kMaxTasks = 1 << 20;
 
-std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir) {
-  const std::filesystem::path dir = data_dir / "files";
+std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir, bool is_remote) {
+  const std::filesystem::path dir = data_dir / (is_remote ? "blobs" : "files");
   std::error_code error;
   if (std::filesystem::exists(dir, error)) {
     RestrictDirectoryToOwner(dir, [](std::string_view name) {
@@ -58,7 +59,14 @@ StoredFile ReadFile(Query& row) {
   file.purpose = row.Text();
   file.expires_at = row.IntOrNull();
   file.owner = row.IntOrNull();
+  file.blob = row.TextOrNull().value_or("");
+  file.sha256 = row.TextOrNull().value_or("");
   return file;
+}
+
+// Borrows; an empty text is NULL.
+std::optional<std::string_view> TextOrNull(const std::string& text) {
+  return text.empty() ? std::nullopt : std::optional<std::string_view>(text);
 }
 
 // Removes the file at `path` on destruction, unless the table lists it by then.
@@ -130,9 +138,15 @@ std::string FileStore::NewId() {
 
 FileStore::FileStore(Options options)
     : options_(std::move(options)),
-      dir_(MakeFilesDir(options_.data_dir)),
+      blobs_(options_.blobs ? options_.blobs : SharedDirectory()),
+      dir_(MakeFilesDir(options_.data_dir, blobs_->is_remote())),
+      cache_(dir_, options_.cache_bytes),
       database_(InDataDir(options_.shared, options_.data_dir)),
-      threads_({.n_threads = kThreads, .max_queued = kMaxTasks, .name = "tandem-file"}) {
+      garbage_(database_, options_.replica),
+      threads_({.n_threads = blobs_->is_remote() ? kRemoteThreads : kThreads,
+                .max_queued = kMaxTasks,
+                .name = "tandem-file"}) {
+  TANDEM_CHECK(!blobs_->is_remote() || !options_.replica.empty());
   const std::lock_guard lock(mutex_);
   Recover();
   RemoveExpired();
@@ -147,75 +161,17 @@ std::filesystem::path FileStore::TombstoneOf(const std::string& id) const {
   return dir_ / (id + std::string(kDeletedSuffix));
 }
 
-// Reconciles the directory with the table after a kill or a restored backup.
-void FileStore::Recover() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
-    std::string name = entry.path().filename();
-    if (name.starts_with(kIdPrefix) && !MayBeInWork(name)) names.push_back(std::move(name));
-  }
-  std::set<std::string> without_bytes;
-  {
-    Query query = database_.Prepare("SELECT id FROM files");
-    while (query.Next()) without_bytes.insert(query.Text());
-  }
-  for (const std::string& name : names) {
-    if (name.ends_with(kTemporarySuffix)) {
-      std::error_code ignored;
-      std::filesystem::remove(dir_ / name, ignored);
-      spdlog::info("file_upload_removed name={}", name);
-    } else if (name.ends_with(kDeletedSuffix)) {
-      const std::string id = name.substr(0, name.size() - kDeletedSuffix.size());
-      FinishRemoval(id);
-      without_bytes.erase(id);
-      spdlog::info("file_removal_finished id={}", id);
-    } else if (without_bytes.erase(name) > 0) {
-      RestrictToOwner(dir_ / name);
-    } else {
-      SetAside(name);
-    }
-  }
-  for (const std::string& id : without_bytes) {
-    if (std::filesystem::exists(PathOf(id))) continue;  // young
-    spdlog::warn("file_bytes_missing id={} path={}", id, PathOf(id).string());
-  }
-}
-
-bool FileStore::MayBeInWork(const std::string& name) const {
-  if (!options_.shared.is_shared()) return false;
-  std::error_code error;
-  const auto written = std::filesystem::last_write_time(dir_ / name, error);
-  return error || written > std::filesystem::file_time_type::clock::now() - kInWork;
-}
-
-// Moves a file that the table does not list to files/unknown/, under an unused name.
-void FileStore::SetAside(const std::string& name) {
-  const std::filesystem::path unknown = dir_ / kUnknownDir;
-  std::filesystem::path to = unknown / name;
-  std::error_code error;
-  std::filesystem::create_directory(unknown, error);
-  for (int i = 2; !error && std::filesystem::exists(to, error); ++i) {
-    to = unknown / (name + "." + std::to_string(i));
-  }
-  if (!error) std::filesystem::rename(dir_ / name, to, error);
-  if (error) {
-    spdlog::error("file_unknown name={} kept_at={} reason=\"{}\"", name, (dir_ / name).string(),
-                  error.message());
-  } else {
-    spdlog::warn("file_unknown name={} moved_to={}", name, to.string());
-  }
-}
-
 TemporaryFile FileStore::BeginFile() {
   return TemporaryFile(dir_ / (NewId() + std::string(kTemporarySuffix)));
 }
 
 void FileStore::Insert(const StoredFile& file) {
-  Query query =
-      database_.Prepare("INSERT INTO files (" + std::string(kColumns) + ") VALUES (?,?,?,?,?,?,?)");
+  Query query = database_.Prepare("INSERT INTO files (" + std::string(kColumns) +
+                                  ") VALUES (?,?,?,?,?,?,?,?,?)");
   query.Bind(std::string_view(file.id)).Bind(file.bytes).Bind(file.created_at);
   query.Bind(std::string_view(file.filename)).Bind(std::string_view(file.purpose));
   query.Bind(file.expires_at).Bind(file.owner);
+  query.Bind(TextOrNull(file.blob)).Bind(TextOrNull(file.sha256));
   query.Next();
 }
 
@@ -226,14 +182,14 @@ StoredFile FileStore::Add(TemporaryFile temporary, const NewFile& about) {
   file.filename = about.filename;
   file.purpose = about.purpose;
   file.owner = about.owner;
-  temporary.Publish(PathOf(file.id));  // outside the lock: it can take seconds
-
+  const LocalBlob pinned = cache_.Pin(file.id);
   Unlisted unlisted{PathOf(file.id)};
+  Publish(std::move(temporary), file);  // outside the lock: it can take seconds
 
   const std::lock_guard lock(mutex_);
   file.created_at = Now();
   if (about.expires_after_s) file.expires_at = file.created_at + *about.expires_after_s;
-  Insert(file);
+  ListFile(file);
   unlisted.path.clear();
   if (file.expires_at) next_expiry_ = std::min(next_expiry_, *file.expires_at);
   RemoveExpired();
@@ -305,6 +261,10 @@ FilePage FileStore::List(const FileFilter& filter) {
 // The rename decides: afterwards the file counts as deleted, whatever the database says. A file
 // without bytes has nothing to rename.
 std::error_code FileStore::Remove(const std::string& id) {
+  if (blobs_->is_remote()) {
+    RemoveRow(id);
+    return {};
+  }
   std::error_code error;
   std::filesystem::rename(PathOf(id), TombstoneOf(id), error);
   if (error && error != std::errc::no_such_file_or_directory) return error;
@@ -343,12 +303,17 @@ bool FileStore::ForgetRow(const std::string& id) {
 
 // Keeps other replicas from deleting files. Null without replicas: the lock of this store does, and
 // an open transaction would stop the writes of `use` in a SQLite file.
-std::unique_ptr<Transaction> FileStore::HoldFiles() {
-  if (!options_.shared.is_shared()) return nullptr;
-  return std::make_unique<Transaction>(database_, "files");
+std::unique_ptr<FileStore::Hold> FileStore::HoldFiles() {
+  if (!options_.shared.is_shared() && !blobs_->is_remote()) return nullptr;
+  return std::make_unique<Hold>(*this);
 }
 
 void FileStore::Delete(const std::string& id) {
+  DeleteRow(id);
+  CollectGarbage();
+}
+
+void FileStore::DeleteRow(const std::string& id) {
   const std::lock_guard lock(mutex_);
   const auto transaction = HoldFiles();
   // The database may have space again.
@@ -410,10 +375,11 @@ void FileStore::Use(const std::vector<std::string>& ids, const std::function<voi
 }
 
 FileStore::Opened FileStore::Open(const std::string& id) {
-  const std::lock_guard lock(mutex_);
   Opened opened;
+  const LocalBlob blob = Local(id);
+  const std::lock_guard lock(mutex_);
   opened.file = Require(id);
-  const std::filesystem::path path = PathOf(id);
+  const std::filesystem::path& path = blob.path;
   opened.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
   if (!opened.fd) {
     throw Error(ErrorCode::kIo,

@@ -11,7 +11,10 @@
 #include <system_error>
 #include <vector>
 
+#include "server/blobs/blob_cache.h"
+#include "server/blobs/blob_store.h"
 #include "server/database/database.h"
+#include "server/files/blob_garbage.h"
 #include "server/files/temporary_file.h"
 #include "server/http/request_pool.h"
 
@@ -26,6 +29,8 @@ struct StoredFile {
   std::string purpose;
   std::optional<int64_t> expires_at;
   std::optional<int64_t> owner;  // client number of the key that made it; nullopt: nobody's
+  std::string blob = {};         // its name in the object store; empty: not in one
+  std::string sha256 = {};       // of a blob
 };
 
 // Properties of a new file, from the upload form.
@@ -63,11 +68,18 @@ std::optional<std::string> SafeFileName(std::string_view name);
 // It moves files that the table does not list to files/unknown/ and never deletes them: the
 // database may be new or restored from a backup. Replicas do all this only to entries that are
 // older than an hour, since another replica may work on younger ones.
+//
+// With a remote BlobStore the bytes are objects, and DATA_DIR/blobs is a cache of them. An upload
+// is an object before the table lists it, and a deletion removes the row first. BlobGarbage
+// remembers the objects without a row.
 class FileStore {
  public:
   struct Options {
-    std::filesystem::path data_dir;  // must exist and be locked (JobStore)
-    DatabaseSource shared = {};      // of replicas, with data_dir; instead of a file in it
+    std::filesystem::path data_dir;           // must exist and be locked (JobStore)
+    DatabaseSource shared = {};               // of replicas, with data_dir; instead of a file in it
+    std::shared_ptr<BlobStore> blobs = {};    // null: SharedDirectory()
+    std::string replica = {};                 // this process; needed for a remote store
+    int64_t cache_bytes = int64_t{16} << 30;  // of a remote store
     int64_t max_file_bytes = int64_t{512} << 20;
     std::function<int64_t()> now = {};  // seconds since 1970; empty: the system's clock
     // Whether a job still needs the file; called with the store's lock held. Empty: no file is
@@ -92,12 +104,18 @@ class FileStore {
   // Works on a full disk. Throws kNotFound (file_not_found), kAlreadyExists (in_use), and kIo if
   // the rename fails.
   void Delete(const std::string& id);
-  // The path of a file's bytes.
+  // The path of a file's bytes, which may have to be fetched first: see Local.
   std::filesystem::path PathOf(const std::string& id) const { return dir_ / id; }
+  // The bytes of a file on this machine. May wait for the object store. Throws kNotFound, and as
+  // BlobStore.
+  LocalBlob Local(const std::string& id);
+  // Removes the objects of deleted files and of uploads whose replica has ended. Waits for the
+  // store; a failure is logged, and the next call tries again.
+  void CollectGarbage();
   // Calls `use` while no thread can delete these files. A caller that makes is_in_use true within
   // `use` keeps them afterwards. Throws kNotFound (file_not_found). `use` must not call the store.
   void Use(const std::vector<std::string>& ids, const std::function<void()>& use);
-  // Opens a file; its bytes stay readable after a deletion. Throws kNotFound, and kIo.
+  // Opens a file; its bytes stay readable after a deletion. Throws as Local, and kIo.
   struct Opened {
     StoredFile file;
     UniqueFd fd;
@@ -116,7 +134,11 @@ class FileStore {
  private:
   int64_t Now() const;
 
-  // REQUIRES for the next nine: mutex_ held.
+  void Publish(TemporaryFile temporary, StoredFile& file);
+  void MakeRoom(int64_t extra);
+  void DeleteRow(const std::string& id);
+
+  // REQUIRES for the next eleven: mutex_ held.
   std::optional<StoredFile> FindLocked(const std::string& id);
   StoredFile Require(const std::string& id);
   void Insert(const StoredFile& file);
@@ -124,21 +146,45 @@ class FileStore {
   void FinishRemoval(const std::string& id);
   bool ForgetRow(const std::string& id);
   void RemoveExpired();
+  void RemoveRow(const std::string& id);
+  void ListFile(const StoredFile& file);
   void Recover();
   void SetAside(const std::string& name);
-  std::unique_ptr<Transaction> HoldFiles();
+  class Hold;
+  std::unique_ptr<Hold> HoldFiles();
   bool MayBeInWork(const std::string& name) const;
 
   std::filesystem::path TombstoneOf(const std::string& id) const;
 
   const Options options_;
+  const std::shared_ptr<BlobStore> blobs_;  // never null
   const std::filesystem::path dir_;
-  std::mutex mutex_;  // guards the next three
+  BlobCache cache_;           // of a remote store
+  std::mutex collect_mutex_;  // held while garbage is collected; taken before mutex_
+  std::mutex mutex_;          // guards the next five
   Database database_;
+  BlobGarbage garbage_;
+  bool is_held_ = false;              // by a transaction
   int64_t next_expiry_ = 0;           // no file expires earlier
   std::set<std::string> tombstones_;  // deleted files with a row that the database could not remove
                                       // yet
   RequestPool threads_;
+};
+
+// A transaction on the files.
+class FileStore::Hold {
+ public:
+  explicit Hold(FileStore& store) : store_(store), transaction_(store.database_, "files") {
+    store_.is_held_ = true;
+  }
+  ~Hold() { store_.is_held_ = false; }
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  void Commit() { transaction_.Commit(); }
+
+ private:
+  FileStore& store_;
+  Transaction transaction_;
 };
 
 }  // namespace tandem::server

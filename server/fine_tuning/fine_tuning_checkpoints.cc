@@ -120,7 +120,7 @@ bool IsCheckpointName(const std::string& name) {
 
 std::vector<FineTuningCheckpoint> FineTuningCheckpointsOf(const Job& job) {
   std::vector<FineTuningCheckpoint> found;
-  if (fs::exists(job.dir / kModelDeletedFile)) return found;
+  if (job.is_model_deleted || fs::exists(job.dir / kModelDeletedFile)) return found;
   std::error_code failed;
   for (const auto& entry : fs::directory_iterator(ExportsOf(job), failed)) {
     const std::string name = entry.path().filename().string();

@@ -41,9 +41,15 @@ Json BaseOf(const Job& job, const fs::path& dir, const ModelRegistry& models) {
   return base;
 }
 
-Json FileOf(const char* role, const std::string& id, const FileStore& files) {
+Json FileOf(const char* role, const std::string& id, FileStore& files) {
   Json file = {{"role", role}, {"name", id}};
   const auto deleted = ErrorOf([&] {
+    const std::optional<StoredFile> stored = files.Find(id);
+    if (stored && !stored->sha256.empty()) {
+      file["bytes"] = stored->bytes;
+      file["file_sha256"] = stored->sha256;
+      return;
+    }
     const auto mapped = engine::MappedFile::Open(files.PathOf(id));
     file["bytes"] = mapped->bytes().size();
     file["file_sha256"] = engine::ToHex(engine::Sha256Of(mapped->bytes()));
@@ -55,7 +61,7 @@ Json FileOf(const char* role, const std::string& id, const FileStore& files) {
 }  // namespace
 
 void RecordFineTuning(const Job& job, const fs::path& dir, const ModelRegistry& models,
-                      const FileStore& files) {
+                      FileStore& files) {
   const fs::path record = dir / convert::kTrainingFile;
   const auto error = Attempt([&] {
     if (fs::exists(record)) return;

@@ -12,6 +12,6 @@ namespace tandem::server {
 // checkpoint. Does nothing if a record exists. A parent that can no longer be hashed gets a reason
 // instead of a hash. A failed write logs a warning.
 void RecordFineTuning(const Job& job, const std::filesystem::path& dir, const ModelRegistry& models,
-                      const FileStore& files);
+                      FileStore& files);
 
 }  // namespace tandem::server

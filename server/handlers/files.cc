@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/base/attempt.h"
 #include "server/files/file_download.h"
 #include "server/files/file_store.h"
 #include "server/files/form_upload.h"
@@ -210,8 +211,8 @@ void DeleteFile(const HandlerContext& context, Request request, ResponseWriter w
 // GET /v1/files/{id}/content
 void GetFileContent(const HandlerContext& context, Request request, ResponseWriter writer) {
   FileStore& files = RequireFiles(context);
-  FileStore::Opened opened = files.Open(FindFile(context, request).id);
-  const int64_t bytes = opened.file.bytes;
+  const StoredFile file = FindFile(context, request);
+  const int64_t bytes = file.bytes;
 
   Response head;
   head.content_type = "application/octet-stream";
@@ -239,8 +240,14 @@ void GetFileContent(const HandlerContext& context, Request request, ResponseWrit
                                     std::to_string(bytes));
     }
   }
-  FileDownload::Start(files, std::move(opened.fd), range.offset, range.bytes, std::move(head),
-                      writer);
+  // On a thread that may wait for the disk, or for the object store.
+  const bool is_posted = files.Post([&files, id = file.id, range, head = std::move(head), writer] {
+    const std::exception_ptr fault = FaultOf([&] {
+      FileDownload::Start(files, files.Open(id).fd, range.offset, range.bytes, head, writer);
+    });
+    if (fault) writer.Post([writer, fault] { std::rethrow_exception(fault); });
+  });
+  if (!is_posted) throw Error(ErrorCode::kUnavailable, "the server is stopping");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/base/attempt.h"
+#include "engine/base/durable_dirs.h"
 #include "server/fine_tuning/fine_tuning_checkpoints.h"
 #include "server/fine_tuning/fine_tuning_object.h"
 #include "server/handlers/endpoints.h"
@@ -80,9 +81,11 @@ void ForgetModel(JobSupervisor& jobs, ModelRegistry& models, const std::string& 
     if (job.type == JobType::kFineTune) RefuseCheckpointsInUse(jobs, job);
   }
   for (const Job& job : makers) {
+    MakeDirectories(job.dir);  // perhaps of another replica
     WriteJobFile(job.dir / kModelDeletedFile, "");
     if (job.type == JobType::kFineTune) DeleteFineTuningCheckpoints(jobs, models, job);
-    jobs.Touch(job.id);
+    // Last: a replica that learns of it removes the model, and this one may be the first.
+    jobs.TellModelDeleted(job.id);
   }
 }
 

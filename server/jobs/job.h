@@ -50,7 +50,8 @@ struct Job {
   std::string request_json;  // the spec as submitted: a JSON object
   std::optional<std::string> result_json;
   std::filesystem::path dir;
-  std::optional<int64_t> owner;  // client number of the key that made it; nullopt: nobody's
+  std::optional<int64_t> owner;   // client number of the key that made it; nullopt: nobody's
+  bool is_model_deleted = false;  // by any replica; only where each has a data directory of its own
 };
 
 // The Job object of the admin API, as compact JSON text.

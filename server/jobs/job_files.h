@@ -40,6 +40,9 @@ void RemoveUnfinished(const std::filesystem::path& dir);
 // Marks the directory of a job whose model was deleted: the model is not published again.
 inline constexpr const char* kModelDeletedFile = "model_deleted";
 
+// Holds a URL in the directory of a training job: the run keeps its checkpoints there too.
+inline constexpr const char* kMirrorFile = "mirror";
+
 // Whether a file system without locks (Lustre, some NFS mounts) is an error.
 enum class WithoutLocks {
   kRefuse,    // throws kUnsupported

@@ -35,6 +35,7 @@ struct JobStart {
   std::string verb;  // "train"; the run is `tandem VERB --job DIR`
   std::filesystem::path dir;
   std::filesystem::path log;  // receives the standard output and error
+  std::string spec = {};      // for a new `spec.json` of this replica; empty: it is there
 };
 
 // Where jobs run. All runners start the same verb in the same directory, so that a job gives the
@@ -53,6 +54,9 @@ class JobRunner {
                                            const std::optional<ProcessIdentity>& recorded) = 0;
   // Whether runs go on while no server watches them, because they use another machine.
   virtual bool outlives_server() const { return false; }
+  // Whether no other replica can find the runs of this one. Then a replica that supervises no more
+  // ends them, and the next supervisor starts them again.
+  virtual bool is_private() const { return false; }
 };
 
 // Jobs as child processes of this server.

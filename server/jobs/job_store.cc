@@ -15,6 +15,7 @@
 #include "server/database/owner_only.h"
 #include "server/database/replica_lease.h"
 #include "server/jobs/job_files.h"
+#include "server/jobs/portable_spec.h"
 #include "server/jobs/process_lock.h"
 
 namespace tandem::server {
@@ -27,7 +28,7 @@ constexpr std::chrono::milliseconds kLeaseInterval{1500};
 constexpr const char* kColumns =
     "id, type, status, created_at, started_at, finished_at, progress, error_message, error_code, "
     "request, result, pid, pid_start_ticks, boot_id, cancel_requested, restarts, events_offset, "
-    "owner";
+    "owner, model_deleted";
 
 // The column cancel_requested is older than pausing, hence its name.
 JobWish ToWish(int64_t number, const std::string& id) {
@@ -74,6 +75,7 @@ JobRecord ReadRecord(Query& row, const JobStore& store) {
   record.restarts = static_cast<int>(row.Int());
   record.events_offset = row.Int();
   job.owner = row.IntOrNull();
+  job.is_model_deleted = row.IntOrNull().value_or(0) != 0;
   job.dir = store.JobDir(job.id);
   return record;
 }
@@ -117,8 +119,9 @@ void MakeForOwner(const std::filesystem::path& dir) {
 // Names that a server creates in its data directory, and the one that mkfs creates in a volume.
 bool IsDataDirEntry(std::string_view name) {
   return name == "lock" || name == "jobs" || name == "files" || name == "models" ||
-         name == "batches" || name == "lost+found" || name.starts_with("adapters.lock") ||
-         name.starts_with("tandem.db") || name.starts_with("keys.db");
+         name == "batches" || name == "blobs" || name == "adapters" || name == "lost+found" ||
+         name.starts_with("adapters.lock") || name.starts_with("tandem.db") ||
+         name.starts_with("keys.db");
 }
 
 bool IsJobDirEntry(std::string_view name) {
@@ -128,23 +131,24 @@ bool IsJobDirEntry(std::string_view name) {
 }  // namespace
 
 JobStore JobStore::Open(const std::filesystem::path& data_dir, const DatabaseSource& shared,
-                        const std::string& replica) {
+                        const std::string& replica, DataDir kind) {
   const std::filesystem::path jobs_dir = data_dir / "jobs";
   MakeForOwner(data_dir);
   const std::string what = "data directory " + data_dir.string();
-  UniqueFd lock =
-      shared.is_shared()
-          ? LockForReplicas(data_dir / "lock", what)
-          : LockForThisProcess(data_dir / "lock", what,
-                               "stop that server, or choose another --data-dir; servers with the "
-                               "same --database can share one",
-                               WithoutLocks::kRefuse);
+  const bool has_own_dir = kind == DataDir::kOwn;
+  const char* advice = has_own_dir ? "with --blob-store every replica needs a --data-dir of its own"
+                                   : "stop that server, or choose another --data-dir; servers with "
+                                     "the same --database can share one";
+  UniqueFd lock = shared.is_shared() && !has_own_dir
+                      ? LockForReplicas(data_dir / "lock", what)
+                      : LockForThisProcess(data_dir / "lock", what, advice, WithoutLocks::kRefuse);
   auto database = std::make_unique<Database>(InDataDir(shared, data_dir));
   MakeForOwner(jobs_dir);
   // After the lock and the database have shown that no other program uses the directory.
   RestrictDirectoryToOwner(data_dir, IsDataDirEntry);
   RestrictDirectoryToOwner(jobs_dir, IsJobDirEntry);
   JobStore store(data_dir, std::move(lock), std::move(database));
+  store.has_own_dir_ = has_own_dir;
   if (shared.is_shared()) {
     TANDEM_CHECK(!replica.empty());
     store.replica_ = replica;
@@ -185,11 +189,14 @@ std::filesystem::path JobStore::JobDir(std::string_view id) const {
   return data_dir_ / "jobs" / std::string(id);
 }
 
-void JobStore::Create(const JobRecord& record) {
+void JobStore::Create(const JobRecord& record, std::string_view spec_json) {
+  std::optional<std::string> spec;
+  if (has_own_dir_) spec = PortableSpec(spec_json, data_dir_);
   counts_.reset();
   const Job& job = record.job;
-  Query query = database_->Prepare("INSERT INTO jobs (" + std::string(kColumns) +
-                                   ", replica) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)");
+  Query query =
+      database_->Prepare("INSERT INTO jobs (" + std::string(kColumns) +
+                         ", replica, spec) VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,NULL,?,?)");
   query.Bind(std::string_view(job.id)).Bind(NameOf(job.type));
   BindStatus(query, job);
   query.Bind(job.created_at);
@@ -197,6 +204,21 @@ void JobStore::Create(const JobRecord& record) {
   query.Bind(std::string_view(job.request_json));
   BindSupervision(query, record);
   query.Bind(job.owner).Bind(std::optional<std::string_view>(replica_));
+  query.Bind(std::optional<std::string_view>(spec));
+  query.Next();
+}
+
+std::string JobStore::SpecOf(std::string_view id) {
+  if (!has_own_dir_) return "";
+  Query query = database_->Prepare("SELECT spec FROM jobs WHERE id=?");
+  query.Bind(id);
+  if (!query.Next()) return "";
+  return LocalSpec(query.TextOrNull().value_or(""), data_dir_);
+}
+
+void JobStore::MarkModelDeleted(std::string_view id) {
+  Query query = database_->Prepare("UPDATE jobs SET model_deleted=1 WHERE id=?");
+  query.Bind(id);
   query.Next();
 }
 

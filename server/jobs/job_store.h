@@ -44,11 +44,13 @@ using JobCounts = std::map<std::pair<std::string, std::string>, int64_t>;  // by
 // Of the replicas, the one with the lease of the jobs supervises them.
 class JobStore {
  public:
+  // kOwn: each replica has a data directory of its own, so the database keeps the specs too.
+  enum class DataDir { kShared, kOwn };
   // Creates a missing directory or database. Throws kFailedPrecondition if another server uses the
   // directory or a newer program wrote the database. Throws kDataLoss if the file is corrupt or not
   // a job database. `replica` names this process; it is needed for a shared database.
   static JobStore Open(const std::filesystem::path& data_dir, const DatabaseSource& shared = {},
-                       const std::string& replica = {});
+                       const std::string& replica = {}, DataDir kind = DataDir::kShared);
   ~JobStore();
   JobStore(JobStore&&) noexcept;
   JobStore& operator=(JobStore&&) = delete;
@@ -77,8 +79,16 @@ class JobStore {
     const std::unique_ptr<Transaction> transaction_;
   };
 
-  // The record is on disk at return. REQUIRES: the id is new.
-  void Create(const JobRecord& record);
+  bool has_own_dir() const { return has_own_dir_; }
+
+  // The record is on disk at return. With DataDir::kOwn it has the spec, as SpecOf returns it;
+  // throws kInvalidArgument as PortableSpec. REQUIRES: the id is new.
+  void Create(const JobRecord& record, std::string_view spec_json = {});
+  // The spec of a job, with the paths of this replica's data directory. Empty unless the database
+  // keeps specs.
+  std::string SpecOf(std::string_view id);
+  // Tells all replicas that the model of the job was deleted.
+  void MarkModelDeleted(std::string_view id);
   // Writes every field except id, type, creation time, request and owner. REQUIRES: the job exists.
   void Update(const JobRecord& record);
 
@@ -100,6 +110,7 @@ class JobStore {
   std::vector<JobRecord> Read(const std::string& condition, JobStatus status);
 
   std::filesystem::path data_dir_;
+  bool has_own_dir_ = false;
   UniqueFd lock_;  // DATA_DIR/lock
   std::unique_ptr<Database> database_;
   std::optional<std::string> replica_;                 // unset: no replicas

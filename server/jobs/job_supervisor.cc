@@ -115,7 +115,7 @@ JobRecord JobSupervisor::Create(JobType type, std::string_view request_json,
       [&] {
         WriteJobFile(SpecFile(job.dir), spec_json);
         SyncDirectory(job.dir.parent_path());
-        store_.Create(record);
+        store_.Create(record, spec_json);
       },
       [&] {
         std::error_code ignored;
@@ -275,8 +275,9 @@ void JobSupervisor::OnStoreChanged() {
   Wake();
 }
 
-void JobSupervisor::Touch(std::string_view id) {
+void JobSupervisor::TellModelDeleted(std::string_view id) {
   const std::lock_guard lock(mutex_);
+  if (store_.has_own_dir()) return store_.MarkModelDeleted(id);
   if (store_.is_shared()) store_.Touch(id);
 }
 

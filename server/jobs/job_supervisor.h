@@ -119,8 +119,8 @@ class JobSupervisor {
 
   // For replicas: call it when another one has changed jobs.
   void OnStoreChanged();
-  // Makes the other replicas look at the job again.
-  void Touch(std::string_view id);
+  // Tells the other replicas that kModelDeletedFile is in the job's directory.
+  void TellModelDeleted(std::string_view id);
 
   // Lines of log.txt or events.jsonl from a byte offset; see ReadLogLines. Throws kNotFound for an
   // unknown job and kInvalidArgument for a negative offset.
@@ -156,6 +156,7 @@ class JobSupervisor {
   void Wait();
   bool Step();  // false: stop
   bool Supervises();
+  void EndStrayRuns();
   void NotifyOfOthers();
   void AdoptRunningJobs();
   void StartQueuedJobs();
@@ -198,7 +199,8 @@ class JobSupervisor {
   std::vector<RunningJob> running_;
   std::map<std::string, Clock::time_point> not_before_;  // earliest time of a delayed restart
   std::optional<Clock::time_point> stop_deadline_;
-  bool supervises_ = false;  // this replica
+  bool supervises_ = false;      // this replica
+  bool may_have_strays_ = true;  // of earlier servers or of a lost lease, if runs are private
   Clock::time_point look_for_left_work_at_{};
   bool more_events_ = false;  // a file holds more than one step reads
   bool failed_ = false;       // the last step threw

@@ -98,6 +98,7 @@ bool JobSupervisor::Step() {
   if (stop == StopMode::kLeaveJobs || (stop && !supervises_)) return false;
   NotifyOfOthers();
   if (!Supervises()) {
+    EndStrayRuns();
     const std::lock_guard lock(mutex_);
     own_.SaveEnded();
     return true;
@@ -151,9 +152,33 @@ bool JobSupervisor::Supervises() {
     left.swap(running_);
     not_before_.clear();
     ending_.clear();
+    may_have_strays_ = true;
     spdlog::warn("job_supervision_lost");
   }
   return supervises_ = has_lease;
+}
+
+// The supervisor starts these jobs again in its own directory, so their processes here work for
+// nothing.
+void JobSupervisor::EndStrayRuns() {
+  if (!runner_->is_private() || !may_have_strays_) return;
+  std::vector<JobRecord> unfinished;
+  {
+    const std::lock_guard lock(mutex_);
+    unfinished = store_.WithStatus(JobStatus::kRunning);
+    // The supervisor may not have started them again yet.
+    for (JobRecord& record : store_.WithStatus(JobStatus::kQueued)) {
+      unfinished.push_back(std::move(record));
+    }
+  }
+  for (const JobRecord& record : unfinished) {
+    if (VerbFor(record.job.type).empty()) continue;
+    const std::unique_ptr<JobProcess> stray = runner_->Find(StartOf(record.job), std::nullopt);
+    if (!stray) continue;
+    spdlog::warn("job_ended_here id={} reason=\"another replica runs it\"", record.job.id);
+    stray->Terminate();
+  }
+  may_have_strays_ = false;
 }
 
 // Tells the watchers of this server what another replica may have changed. Logs grow without a
@@ -231,7 +256,11 @@ void JobSupervisor::Start(JobRecord record) {
   std::unique_ptr<JobProcess> process;
   std::optional<Outcome> outcome;
   const std::optional<Error> error = ErrorOf([&] {
-    const JobStart start = StartOf(record.job);
+    JobStart start = StartOf(record.job);
+    {
+      const std::lock_guard lock(mutex_);
+      start.spec = store_.SpecOf(id);
+    }
     process = runner_->Find(start, std::nullopt);
     if (!process) process = runner_->Start(start);
     const std::optional<ProcessIdentity> identity = process->identity();

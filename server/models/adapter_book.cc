@@ -3,11 +3,26 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "engine/base/durable_dirs.h"
 #include "engine/io/atomic_write.h"
 
 namespace tandem::server {
+namespace {
+
+std::string TreeOf(const SharedAdapter& adapter) { return "adapters/" + adapter.fingerprint; }
+
+}  // namespace
+
+std::string AdapterBook::PathOf(const SharedAdapter& adapter) {
+  if (!blobs_->is_remote()) return adapter.path;
+  MakeDirectories(dir_);
+  const std::filesystem::path path = dir_ / adapter.fingerprint;
+  blobs_->FetchTree(TreeOf(adapter), path);
+  return path.string();
+}
 
 void AdapterBook::Put(const SharedAdapter& adapter) {
+  blobs_->PutTree(TreeOf(adapter), adapter.path);
   const std::lock_guard lock(mutex_);
   Transaction transaction(database_, "adapters");
   {

@@ -139,7 +139,8 @@ std::shared_ptr<const ServedModel> AdapterHost::LoadOne(Task& task) {
 void AdapterHost::LoadFromBook(const SharedAdapter& adapter,
                                std::shared_ptr<const ServedModel> base) {
   NameClaim name = registry_.ClaimForAdapter(adapter.name);
-  const AdapterLoadSpec spec = {.name = adapter.name, .path = adapter.path, .base = adapter.base};
+  const AdapterLoadSpec spec = {
+      .name = adapter.name, .path = book_->PathOf(adapter), .base = adapter.base};
   MemoryReservation memory = ledger_.Reserve(spec.name, maker_.plan(spec, *base));
   std::shared_ptr<const ServedModel> model = maker_.make(spec, std::move(base), std::move(memory));
   if (model->adapter->fingerprint() != adapter.fingerprint) {

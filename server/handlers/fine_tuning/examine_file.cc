@@ -180,7 +180,8 @@ void ExamineUpload(const HandlerContext& context, Request request, ResponseWrite
   const TrainingBase base = TrainingBaseOf(context, request, wanted.job.model);
   FileStore& files = RequireFiles(context);
   const StoredFile file = FindTrainingFile(files, request.path_params.at("id"), "id", viewer);
-  TrainingFiles checked{files.PathOf(file.id), {}};
+  const LocalBlob bytes = files.Local(file.id);
+  TrainingFiles checked{bytes.path, {}};
   checked.training_container = ContainerOfUpload(file.filename);
 
   ExamineBounds bounds(wanted.rows, [&] { return IsOver(context, writer); });

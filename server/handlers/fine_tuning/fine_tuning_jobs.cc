@@ -146,7 +146,8 @@ void ValidateFineTuning(const HandlerContext& context, Request request, Response
   FileStore& files = RequireFiles(context);
   const StoredFile file =
       FindTrainingFile(files, wanted.training_file, "training_file", ViewerOf(context, request));
-  const std::filesystem::path path = files.PathOf(file.id);
+  const LocalBlob bytes = files.Local(file.id);
+  const std::filesystem::path& path = bytes.path;
   TrainingFiles checked{path, {}};
   checked.training_container = ContainerOfUpload(file.filename);
   RefuseLongFile(context, file, path, writer);

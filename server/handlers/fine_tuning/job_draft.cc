@@ -78,13 +78,16 @@ class Drafting {
     JobDraft draft;
     const StoredFile training =
         FindTrainingFile(files_, request_.training_file, "training_file", viewer_);
-    TrainingFiles files{files_.PathOf(training.id), {}};
+    const LocalBlob training_bytes = files_.Local(training.id);
+    LocalBlob validation_bytes;
+    TrainingFiles files{training_bytes.path, {}};
     files.training_container = ContainerOfUpload(training.filename);
     draft.data = Examine(training, files, "training_file");
     if (request_.validation_file) {
       const StoredFile validation =
           FindTrainingFile(files_, *request_.validation_file, "validation_file", viewer_);
-      TrainingFiles alone{files_.PathOf(validation.id), {}};
+      validation_bytes = files_.Local(validation.id);
+      TrainingFiles alone{validation_bytes.path, {}};
       alone.training_container = ContainerOfUpload(validation.filename);
       Examine(validation, alone, "validation_file");
       files.validation = alone.training;

@@ -9,6 +9,7 @@
 #include "server/database/database.h"
 #include "server/database/lease.h"
 #include "server/database/replica_lease.h"
+#include "server/jobs/prepared_runner.h"
 #include "tests/server/jobs/job_supervisor_fixture.h"
 
 namespace tandem::server {
@@ -34,6 +35,25 @@ class JobReplicas : public JobSupervisorTest {
     Lease(database, NameOfReplicaLease(name), name).TakeOrKeep(seconds(600));
     return std::make_unique<JobSupervisor>(JobStore::Open(data_dir(), source_, name),
                                            FastOptions(dir_ / "script"), nullptr);
+  }
+
+  // A replica with a data directory of its own.
+  std::unique_ptr<JobSupervisor> LoneReplica(const std::string& name) {
+    Database database(source_);
+    Lease(database, NameOfReplicaLease(name), name).TakeOrKeep(seconds(600));
+    JobSupervisorOptions options = FastOptions(dir_ / "script");
+    options.runner =
+        std::make_shared<PreparedJobRunner>(std::make_shared<LocalJobRunner>(options.program),
+                                            [](const JobStart& job, const std::stop_token&) {
+                                              std::filesystem::create_directories(job.dir);
+                                              WriteFile(job.dir / "spec.json", job.spec);
+                                            });
+    return std::make_unique<JobSupervisor>(
+        JobStore::Open(dir_ / name, source_, name, JobStore::DataDir::kOwn), options, nullptr);
+  }
+  Job In(const std::string& replica, Job job) const {
+    job.dir = dir_ / replica / "jobs" / job.id;
+    return job;
   }
 
   static bool HasEnded(JobSupervisor& replica, const std::string& id, JobStatus status) {
@@ -152,6 +172,34 @@ TEST_F(JobReplicas, OwnWorkEndsWithItsReplicaOnly) {
   EXPECT_TRUE(HasEnded(*a, of_b, JobStatus::kFailed));
   EXPECT_EQ(a->Find(of_a).value().status, JobStatus::kQueued);
   a->EndOwn(of_a, {});
+}
+
+TEST_F(JobReplicas, WithDirectoriesOfTheirOwnRunEachOthersJobsInTheirs) {
+  Script({kCountRuns, kSucceed});
+  const auto a = LoneReplica("a");
+  const auto b = LoneReplica("b");
+  const std::string spec = "{\"train\":\"" + (dir_ / "b" / "blobs/x").string() + "\"}";
+  const Job job = b->Submit(JobType::kTrain, spec);
+  EXPECT_TRUE(HasEnded(*b, job.id, JobStatus::kSucceeded));
+  EXPECT_EQ(FileText(In("a", job).dir / "spec.json"),
+            "{\"train\":\"" + (dir_ / "a" / "blobs/x").string() + "\"}");
+  EXPECT_EQ(Runs(In("a", job)), 1u);
+}
+
+// Nobody else could find the run, so the next supervisor starts another one.
+TEST_F(JobReplicas, WithDirectoriesOfTheirOwnEndTheRunsOfALostLease) {
+  Script({kStopOnTerm, kCountRuns, kWaitForGo, kSucceed});
+  const auto a = LoneReplica("a");
+  const Job job = a->Submit(JobType::kTrain, "{}");
+  WaitForFirstRun(job);
+  const std::optional<ChildProcess> run = ChildProcess::Find(job.dir, std::nullopt);
+  ASSERT_TRUE(run);
+  const auto b = LoneReplica("b");
+  Sql("UPDATE leases SET owner = 'b', epoch = epoch + 1 WHERE name = 'jobs'");
+  EXPECT_TRUE(WaitFor([&] { return !IsAlive(*run->identity()); }));
+  EXPECT_TRUE(WaitFor([&] { return Runs(In("b", job)) == 1; }));
+  Go(In("b", job));
+  EXPECT_TRUE(HasEnded(*a, job.id, JobStatus::kSucceeded));
 }
 
 TEST_F(JobReplicas, ShareADirectoryOnlyWithReplicas) {

@@ -235,10 +235,27 @@ TEST(JobStore, ARefusedDirectoryKeepsItsRights) {
 TEST(JobStore, NewerSchemaIsRefusedAndLeftAlone) {
   const TemporaryDir dir;
   { JobStore::Open(dir.path()); }
-  RunSql(dir / "tandem.db", "PRAGMA user_version = 8");
+  RunSql(dir / "tandem.db", "PRAGMA user_version = 9");
 
-  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 8", "up to 7"},
+  ExpectError(ErrorCode::kFailedPrecondition, {"tandem.db", "schema version 9", "up to 8"},
               [&] { JobStore::Open(dir.path()); });
+}
+
+// Replicas with a data directory each share the database only.
+TEST(JobStore, ADirectoryOfItsOwnHasSpecsInTheDatabase) {
+  const TemporaryDir dir;
+  JobStore store = JobStore::Open(dir.path(), {}, "", JobStore::DataDir::kOwn);
+  const std::string spec = "{\"train\":\"" + (dir / "blobs/file-1").string() + "\"}";
+  store.Create(NewJob("job-a"), spec);
+  EXPECT_EQ(store.SpecOf("job-a"), spec);
+  EXPECT_EQ(store.SpecOf("job-b"), "");
+  ExpectError(ErrorCode::kInvalidArgument, {"must not contain"},
+              [&] { store.Create(NewJob("job-b"), R"({"x":"{tandem-data-dir}/y"})"); });
+  EXPECT_FALSE(store.Find("job-b"));
+
+  EXPECT_FALSE(store.Find("job-a")->job.is_model_deleted);
+  store.MarkModelDeleted("job-a");
+  EXPECT_TRUE(store.Find("job-a")->job.is_model_deleted);
 }
 
 TEST(JobStore, RecordsOfAVersionWithoutOwnersBelongToNobody) {
@@ -249,7 +266,10 @@ TEST(JobStore, RecordsOfAVersionWithoutOwnersBelongToNobody) {
   }
   RunSql(dir / "tandem.db",
          "ALTER TABLE jobs DROP COLUMN owner; ALTER TABLE files DROP COLUMN owner; "
-         "ALTER TABLE jobs DROP COLUMN replica; DROP TABLE responses; DROP TABLE batches; "
+         "ALTER TABLE jobs DROP COLUMN replica; ALTER TABLE jobs DROP COLUMN spec; "
+         "ALTER TABLE jobs DROP COLUMN model_deleted; ALTER TABLE files DROP COLUMN blob; "
+         "ALTER TABLE files DROP COLUMN sha256; DROP TABLE blob_garbage; DROP TABLE responses; "
+         "DROP TABLE batches; "
          "DROP TABLE leases; DROP TABLE adapters; PRAGMA user_version = 3");
   JobStore store = JobStore::Open(dir.path());
   JobRecord mine = NewJob("job-mine");
