@@ -16,24 +16,28 @@ from job_case import ENDED, JobCase  # noqa: E402, F401
 
 
 class Replica(harness.Server):
-    """As harness.Server, but on the shared data directory, with a log of its own."""
+    """As harness.Server, but with a data directory and a log that the caller chooses."""
 
-    def __init__(self, folder, number, database, port, *arguments):
+    def __init__(self, folder, number, database, port, *arguments, data="data", variables=None):
         environment = {**os.environ, "TANDEM_ADMIN_KEY": harness.ADMIN_KEY,
-                       "XDG_CACHE_HOME": str(folder / "cache")}
+                       "XDG_CACHE_HOME": str(folder / "cache"), **(variables or {})}
+        self.data = folder / data
         environment.pop("PGPASSWORD", None)
         self.log_path = folder / f"server-{number}.log"
         self.log = open(self.log_path, "ab")
         secret = folder / "password"
         secret.write_text(database.PASSWORD + "\n")
         self.process = subprocess.Popen(
-            [harness.BINARY, "serve", "--port", str(port), "--data-dir", str(folder / "data"),
+            [harness.BINARY, "serve", "--port", str(port), "--data-dir", str(self.data),
              "--database", database.url, "--database-password-file", str(secret), *arguments],
             stdout=subprocess.PIPE, stderr=self.log, env=environment, text=True)
         line = self.process.stdout.readline()
         match = re.fullmatch(r"listening on https?://([\d.]+):(\d+)\n", line)
         if not match:
             self.process.kill()
+            self.process.wait()
+            self.process.stdout.close()
+            self.log.close()
             raise AssertionError(f"no ready line, got {line!r}; log:\n{self.log_path.read_text()}")
         self.address = (match[1], int(match[2]))
 
