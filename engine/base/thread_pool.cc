@@ -11,6 +11,7 @@
 
 #include "engine/base/check.h"
 #include "engine/base/thread_name.h"
+#include "engine/base/trace/parallel_trace.h"
 
 namespace tandem {
 namespace {
@@ -42,6 +43,13 @@ bool SpinUntil(const Done& done) {
     Pause();
   } while (std::chrono::steady_clock::now() < spin_until);
   return false;
+}
+
+// Wakes at most `wanted` of the sleepers. Each costs the caller microseconds, so one without a task
+// should sleep.
+void Notify(std::condition_variable& wake, int64_t wanted, int sleepers) {
+  if (wanted >= sleepers) return wake.notify_all();
+  for (int64_t i = 0; i < wanted; ++i) wake.notify_one();
 }
 
 }  // namespace
@@ -91,6 +99,10 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::ParallelFor(int64_t n_tasks, const std::function<void(int64_t, int)>& task) {
   if (n_tasks <= 0) return;
+  if (ParallelTrace* trace = ParallelTrace::OfThisThread(); trace != nullptr) [[unlikely]] {
+    trace->Record(n_tasks, task, [&](const auto& timed) { ParallelFor(n_tasks, timed); });
+    return;
+  }
   if (workers_.empty() || n_tasks == 1) {
     for (int64_t i = 0; i < n_tasks; ++i) task(i, 0);
     return;
@@ -104,9 +116,9 @@ void ThreadPool::ParallelFor(int64_t n_tasks, const std::function<void(int64_t, 
   // Sequentially consistent here and in Sleep: either this thread sees the sleeper, or the sleeper
   // sees this round.
   round_.store(number << 32 | static_cast<uint64_t>(n_tasks));
-  if (sleepers_.load() > 0) {
+  if (const int sleepers = sleepers_.load(); sleepers > 0) {
     { const std::lock_guard lock(mutex_); }
-    wake_.notify_all();
+    Notify(wake_, n_tasks - 1, sleepers);
   }
 
   const int64_t left_to_workers = n_tasks - RunTasks(0);

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "engine/base/check.h"
+#include "engine/base/trace/parallel_trace.h"
 #include "engine/kernels/kernels.h"
 #include "engine/ops/block_rows.h"
 #include "engine/ops/parallel.h"
@@ -338,6 +339,13 @@ class ExpertProduct {
     return tasks;
   }
 
+  // Bytes of all experts in use; they have one shape and one format.
+  int64_t WeightBytes() const {
+    const BlockFormat block = experts_.weight(groups_[0].expert).block;
+    return n_groups_ *
+           (block == BlockFormat::kNone ? PanelBytes(x_.dtype, n_, k_) : PanelBytes(block, n_, k_));
+  }
+
   template <class Input>
   void RunGroups(const Input& input) {
     if (most_rows_ > 1 || !input.ReadsInPlace()) {
@@ -351,6 +359,7 @@ class ExpertProduct {
     if (slots_ * n_ * k_ < kLeastWork) {
       for (int64_t task = 0; task < n_tasks; ++task) run(task, 0);
     } else {
+      ParallelTrace::NoteWeights([&] { return WeightBytes(); });
       ops_.pool().ParallelFor(n_tasks, std::cref(run));
     }
   }

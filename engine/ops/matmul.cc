@@ -5,6 +5,7 @@
 #include <string>
 
 #include "engine/base/check.h"
+#include "engine/base/trace/parallel_trace.h"
 #include "engine/kernels/kernels.h"
 #include "engine/ops/block_rows.h"
 #include "engine/ops/matmul_scratch.h"
@@ -64,6 +65,7 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
         w, static_cast<const T*>(x.data) + m * x.stride, x.stride, std::min(cut.rows, x.rows - m),
         panel, cut.panels, bias, y + m * ldy + panel * kLanes, ldy));
   };
+  ParallelTrace::NoteWeights([&] { return PanelBytes(w.dtype, w.n, w.k); });
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
 
@@ -90,6 +92,7 @@ void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, c
     matmul(integers.Product(w, m, std::min(cut.rows, x.rows - m), panel, cut.panels, bias,
                             y + m * ldy + panel * kLanes, ldy));
   };
+  ParallelTrace::NoteWeights([&] { return PanelBytes(w.block, w.n, w.k); });
   ops.pool().ParallelFor(row_tasks * panel_tasks, std::cref(run));
 }
 

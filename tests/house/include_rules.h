@@ -16,7 +16,8 @@ struct FolderRule {
 };
 
 inline const std::vector<FolderRule> kFolderRules = {
-    {"engine/base", {}},
+    {"engine/base/trace", {}},
+    {"engine/base", {"engine/base/trace"}},
     {"engine/chat/jinja", {"engine/base"}},
     {"engine/io", {"engine/base"}},
     {"engine/sampling", {"engine/base"}},
@@ -46,7 +47,7 @@ inline const std::vector<FolderRule> kFolderRules = {
     {"engine/kernels/avx_vnni", {"engine/kernels", "engine/kernels/avx2"}},
     {"engine/kernels/neon", {"engine/kernels"}},
     {"engine/kernels/reference", {"engine/kernels"}},
-    {"engine/ops", {"engine/base", "engine/tensor", "engine/kernels"}},
+    {"engine/ops", {"engine/base", "engine/base/trace", "engine/tensor", "engine/kernels"}},
     {"engine/model/families", {"engine/base", "engine/io", "engine/ops"}},
     {"engine/model/families/dense", {"engine/base", "engine/io", "engine/model/families"}},
     {"engine/model/families/experts", {"engine/base", "engine/io", "engine/model/families"}},

@@ -54,6 +54,18 @@ TEST(ThreadPool, RunsEachTaskExactlyOnceWhenWorkersFellAsleepBetweenRounds) {
   }
 }
 
+// Fewer tasks than sleepers: the caller wakes only some.
+TEST(ThreadPool, RunsEachTaskExactlyOnceWhenOnlySomeSleepersAreWoken) {
+  ThreadPool pool(7);
+  for (int round = 0; round < 300; ++round) {
+    BeIdle(std::chrono::microseconds(round % 60));
+
+    ASSERT_TRUE(AllOnce(CountRuns(pool, 2 + round % 4))) << "round " << round;
+  }
+  BeIdle(std::chrono::microseconds(100));
+  ASSERT_TRUE(AllOnce(CountRuns(pool, 100)));
+}
+
 TEST(ThreadPool, WhatOneRoundWroteTheNextOneReads) {
   ThreadPool pool(3);
   constexpr size_t kTasks = 13;
