@@ -1,7 +1,6 @@
 #include "bench/step_bench.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 #include <numeric>
@@ -11,13 +10,12 @@
 
 #include "bench/gemm_bench.h"
 #include "bench/measure/paired.h"
-#include "bench/models/random_model.h"
+#include "bench/step_sequences.h"
 #include "engine/adapter/lora_adapter.h"
 #include "engine/base/check.h"
 #include "engine/base/thread_pool.h"
 #include "engine/io/atomic_write.h"
 #include "engine/kernels/kernels.h"
-#include "engine/kv/state_cache.h"
 #include "engine/model/adapter.h"
 #include "engine/model/model.h"
 #include "engine/model/plan_ops.h"
@@ -27,81 +25,6 @@ namespace tandem::bench {
 namespace {
 
 namespace fs = std::filesystem;
-using engine::AttentionSlice;
-
-double SecondsFrom(std::chrono::steady_clock::time_point from) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - from).count();
-}
-
-// Sequences of equal length in consecutive blocks, stepped directly.
-class Sequences {
- public:
-  // Sequences use `adapters` in turn; none: the base alone.
-  Sequences(engine::ModelRunner& runner, engine::KvCache& kv, int64_t hidden_dim,
-            int64_t state_floats, int64_t count, int64_t blocks_per_sequence,
-            const std::vector<std::shared_ptr<const engine::Adapter>>& adapters = {})
-      : runner_(runner),
-        kv_(kv),
-        sum_(static_cast<size_t>(hidden_dim)),
-        blocks_(static_cast<size_t>(count)),
-        states_(state_floats, count) {
-    for (uint32_t s = 0; s < count; ++s) slice_states_.push_back({.state = states_.At({s})});
-    for (size_t s = 0; s < blocks_.size() && !adapters.empty(); ++s) {
-      adapters_.push_back(adapters[s * adapters.size() / blocks_.size()].get());
-    }
-    uint32_t next = 0;
-    for (auto& blocks : blocks_) {
-      for (int64_t b = 0; b < blocks_per_sequence; ++b) blocks.push_back(BlockId{next++});
-    }
-  }
-
-  // Computes `rows` more tokens of each sequence; returns seconds. The last row of each gets
-  // logits; with `pooled` > 0, the hidden states of its last `pooled` rows are added up instead.
-  double Step(int64_t rows, int64_t pooled = 0) {
-    const int64_t n = static_cast<int64_t>(blocks_.size());
-    std::vector<TokenId> tokens;
-    std::vector<int32_t> positions;
-    std::vector<AttentionSlice> slices;
-    std::vector<int32_t> logit_rows;
-    std::vector<engine::HiddenSum> sums;
-    for (int64_t s = 0; s < n; ++s) {
-      slices.push_back({.first_row = s * rows,
-                        .n_rows = rows,
-                        .first_position = length_,
-                        .blocks = blocks_[static_cast<size_t>(s)]});
-      for (int64_t r = 0; r < rows; ++r) {
-        tokens.push_back(static_cast<TokenId>((7 * s + 31 * (length_ + r)) % 1000 + 1));
-        positions.push_back(static_cast<int32_t>(length_ + r));
-      }
-      if (pooled > 0) {
-        sums.push_back({.first_row = (s + 1) * rows - pooled, .n_rows = pooled, .sum = sum_});
-      } else {
-        logit_rows.push_back(static_cast<int32_t>((s + 1) * rows - 1));
-      }
-    }
-    const auto from = std::chrono::steady_clock::now();
-    runner_.Forward({.tokens = tokens,
-                     .positions = positions,
-                     .slices = slices,
-                     .logit_rows = logit_rows,
-                     .adapters = adapters_,
-                     .hidden_sums = sums,
-                     .states = slice_states_},
-                    kv_);
-    length_ += rows;
-    return SecondsFrom(from);
-  }
-
- private:
-  engine::ModelRunner& runner_;
-  engine::KvCache& kv_;
-  std::vector<double> sum_;
-  std::vector<std::vector<BlockId>> blocks_;
-  std::vector<const engine::Adapter*> adapters_;  // by sequence
-  engine::StateCache states_;
-  std::vector<engine::SliceState> slice_states_;  // by sequence
-  int64_t length_ = 0;
-};
 
 struct Round {
   double peak_flops;
@@ -113,21 +36,6 @@ struct Round {
   double batch_seconds;
   double adapted_seconds;  // 0: no adapters
 };
-
-// Returns the given directory, or a directory of random weights that is created once.
-fs::path ModelOf(const StepBenchOptions& options, std::ostream& out) {
-  if (!options.model.empty()) return options.model;
-  TANDEM_CHECK(!options.cache_dir.empty());
-  fs::path dir = options.cache_dir / "random-llama-1b";
-  if (!fs::exists(dir)) {
-    out << "writing a random model of the " << StepBenchOptions::kRandomShape << " shape to "
-        << dir.string() << "\n"
-        << std::flush;
-    fs::create_directories(options.cache_dir);
-    WriteRandomModel({.config = Llama1BConfig()}, dir);
-  }
-  return dir;
-}
 
 // Makes adapters of all linear layers. They have equal values, but each its own memory.
 std::vector<std::shared_ptr<const engine::Adapter>> MakeAdapters(
@@ -306,9 +214,9 @@ void Report(std::ostream& out, const std::vector<Round>& rounds, const Cost& cos
 int RunStepBench(std::ostream& out, const StepBenchOptions& options) {
   ThreadPool pool(options.threads);
   engine::OpsContext ops(engine::Kernels(), pool);
-  const auto model =
-      engine::Model::Load(engine::ModelDir::Open(ModelOf(options, out)),
-                          {.block = options.block, .cache_dir = options.cache_dir}, ops);
+  const auto model = engine::Model::Load(
+      engine::ModelDir::Open(ModelOrRandom(options.model, options.cache_dir, out)),
+      {.block = options.block, .cache_dir = options.cache_dir}, ops);
   StepBench bench(model, ops, options);
   bench.Run();  // faults pages in
   std::vector<Round> rounds;

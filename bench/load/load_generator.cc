@@ -10,6 +10,7 @@
 #include "bench/client/http_target.h"
 #include "bench/load/load_run.h"
 #include "bench/load/load_summary.h"
+#include "bench/load/probe.h"
 #include "bench/measure/paired.h"
 #include "bench/measure/process_usage.h"
 #include "engine/base/error.h"
@@ -125,9 +126,12 @@ class Side {
     std::optional<ProcessUsage> before;
     if (pid_ != 0) before = ReadProcessUsage(pid_);
     const double cpu_before = OwnCpuSeconds();
+    std::optional<Probe> probe;
+    if (!options_.probe.path.empty()) probe.emplace(target_, options_.probe);
     const LoadRun run = RunLoad(target_, maker, run_options);
     const double cpu_s = OwnCpuSeconds() - cpu_before;
     LoadSummary summary = Summarize(run);
+    if (probe) summary.probe = probe->Stop();
     summary.generator_cpu_s = cpu_s;
     if (before) AddServerUsage(summary, *before, ReadProcessUsage(pid_));
     return summary;
@@ -218,7 +222,9 @@ Json ProtocolJson(const LoadOptions& options) {
       {"temperature", p.temperature},
       {"abort_fraction", p.abort_fraction},
       {"seed", p.seed},
-      {"keep_alive", options.keep_alive}};
+      {"keep_alive", options.keep_alive},
+      {"probe", options.probe.path},
+      {"probe_interval_s", options.probe.interval_s}};
 }
 
 }  // namespace
@@ -250,7 +256,7 @@ int RunLoadBench(std::ostream& out, const LoadOptions& given) {
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < sides.size(); ++i) {
       const LoadSummary summary = sides[i].Run(round);
-      failed += summary.failed;
+      failed += summary.failed + (summary.probe ? summary.probe->failed : 0);
       if (has_peer) out << "\npair " << round + 1 << ", " << sides[i].name() << "\n";
       out << Describe(summary) << std::flush;
       Json run = Json::parse(ToJson(summary));

@@ -7,6 +7,7 @@
 
 #include "bench/load/arrivals.h"
 #include "bench/load/load_prompts.h"
+#include "bench/load/probe.h"
 
 namespace tandem::bench {
 
@@ -32,12 +33,13 @@ struct LoadOptions {
   int64_t warmup = 1;  // uncounted requests before each run
 
   PromptOptions prompts;  // `model` is set per side
+  ProbeOptions probe;     // of a path beside each run
   double request_timeout_s = 600;
   bool keep_alive = true;
   std::filesystem::path json_file;  // empty: none
 };
 
-// Prints the results; returns 0 if no request failed, else 1.
+// Prints the results; returns 0 if no request failed (those of a probe included), else 1.
 int RunLoadBench(std::ostream& out, const LoadOptions& options);
 
 }  // namespace tandem::bench

@@ -143,6 +143,15 @@ std::string Describe(const LoadSummary& s) {
   Print(out, "inter-token  ", s.gap_ms);
   Print(out, "per token    ", s.token_ms);
   Print(out, "full response", s.answer_ms);
+  if (s.probe) {
+    const ProbeSummary& probe = *s.probe;
+    Print(out, "%-13s p50 %.2f  p99 %.2f  p99.9 %.2f  max %.2f ms (of %lld)\n", probe.path.c_str(),
+          probe.p50, probe.p99, probe.p999, probe.max, static_cast<long long>(probe.ok));
+    if (probe.failed > 0) {
+      Print(out, "  failed      %lld: %.200s\n", static_cast<long long>(probe.failed),
+            probe.fault.c_str());
+    }
+  }
   if (s.lateness_ms > 5) {
     Print(out, "  note        the generator sent requests up to %.1f ms late\n", s.lateness_ms);
   }
@@ -190,6 +199,11 @@ std::string ToJson(const LoadSummary& s) {
            {"token_ms", ToJson(s.token_ms)},
            {"answer_ms", ToJson(s.answer_ms)},
            {"generator_cpu_s", s.generator_cpu_s}};
+  if (s.probe) {
+    out["probe"] = {{"path", s.probe->path},   {"ok", s.probe->ok},   {"failed", s.probe->failed},
+                    {"fault", s.probe->fault}, {"p50", s.probe->p50}, {"p99", s.probe->p99},
+                    {"p999", s.probe->p999},   {"max", s.probe->max}};
+  }
   if (s.has_server) {
     out["server_cpu_s"] = s.server_cpu_s;
     out["server_rss_bytes"] = s.server_rss_bytes;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "bench/load/load_run.h"
+#include "bench/load/probe.h"
 #include "bench/measure/process_usage.h"
 
 namespace tandem::bench {
@@ -51,6 +53,8 @@ struct LoadSummary {
   Distribution gap_ms;          // text to text
   Distribution token_ms;        // per answer: time after the first text / tokens after it
   Distribution answer_ms;       // due to end
+
+  std::optional<ProbeSummary> probe;
 
   double generator_cpu_s = 0;
   bool has_server = false;  // a process id was given

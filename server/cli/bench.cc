@@ -22,7 +22,7 @@
 #include "bench/train_bench.h"
 #include "convert/tensors/model_source.h"
 #include "engine/io/atomic_write.h"
-#include "server/cli/fairness_command.h"
+#include "server/cli/engine_benches.h"
 #include "server/cli/model_options.h"
 #include "server/cli/tokenizer_source.h"
 #include "server/cli/verbs.h"
@@ -496,6 +496,12 @@ void AddHttpBench(CLI::App& command, int& exit_code) {
                   "fraction of clients that disconnect in the middle of a stream")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
+  command.add_option("--probe", options.probe.path,
+                     "path, such as /health, to request beside the load on new connections");
+  command
+      .add_option("--probe-interval", options.probe.interval_s, "seconds between these requests")
+      ->check(CLI::Range(0.0001, 60.0))
+      ->capture_default_str();
   command.add_option("--json", options.json_file, "file to write all figures to, as JSON");
 
   command.callback([flags, &exit_code] {
@@ -559,6 +565,9 @@ void AddBench(CLI::App& command, int& exit_code) {
   AddStepBench(
       *command.add_subcommand("step", "prefill, one stream and a batch, compared with the roof"),
       exit_code);
+  AddCoresBench(*command.add_subcommand(
+                    "cores", "steps with 1, 2, 4, ... threads, and simulated on many cores"),
+                exit_code);
   AddContextBench(
       *command.add_subcommand("context", "one stream after long prompts, and with guesses"),
       exit_code);

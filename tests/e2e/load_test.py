@@ -43,6 +43,24 @@ class Load(Case):
         self.assertIn("18 ok, 0 failed, 0 aborted", text)
         self.assertEqual(server.stop(), 0)
 
+    def test_a_path_is_probed_beside_the_load(self):
+        server = self.serve("--model", str(GOLDEN / "llama3-tiny-rope-scaling"))
+        load = ["--url", self.url(server), "--endpoint", "completions", "--token-ids", "1-200",
+                "--streams", "8", "--requests", "24", "--prompt-tokens", "8",
+                "--output-tokens", "4", "--new-connections", "--probe-interval", "0.002"]
+
+        report, text = self.bench(*load, "--probe", "/health")
+
+        probe = report["runs"][0]["probe"]
+        self.assertGreater(probe["ok"], 0)
+        self.assertEqual(probe["failed"], 0, probe["fault"])
+        self.assertGreater(probe["p50"], 0)
+        self.assertLessEqual(probe["p999"], probe["max"])
+        self.assertIn("/health ", text)
+        report, _ = self.bench(*load, "--probe", "/absent", code=1)
+        self.assertEqual(report["runs"][0]["probe"]["fault"], "status 404")
+        self.assertEqual(server.stop(), 0)
+
     def test_vanishing_clients_of_an_open_loop_harm_nobody(self):
         server = self.serve()
 

@@ -323,6 +323,7 @@ inline const std::vector<FolderRule> kFolderRules = {
       "server/cli/stores",
       "config",
       "bench/load",
+      "bench/cores",
       "bench"}},
     {"server/cli/checkpoint",
      {"engine/tensor", "engine/formats", "engine/io", "training/checkpoint", "convert/orbax",
@@ -357,6 +358,9 @@ inline const std::vector<FolderRule> kFolderRules = {
                "convert/orbax",    "convert/formats/maxtext",
                "engine/formats",   "bench/models",
                "bench/measure",    "bench/load"}},
+    {"bench/cores",
+     {"engine/base", "engine/base/trace", "engine/io", "engine/kernels", "engine/model",
+      "bench/measure", "bench"}},
     {"tests", {"*"}},
 };
 

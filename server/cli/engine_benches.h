@@ -6,6 +6,8 @@ class App;
 
 namespace tandem::server {
 
+// Adds the options of `tandem bench cores`.
+void AddCoresBench(CLI::App& command, int& exit_code);
 // Adds the options of `tandem bench fairness`.
 void AddFairnessBench(CLI::App& command, int& exit_code);
 // Adds the options of `tandem bench states`.

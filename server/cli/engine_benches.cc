@@ -1,14 +1,78 @@
-#include "server/cli/fairness_command.h"
+#include "server/cli/engine_benches.h"
 
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
+#include <string>
 
+#include "bench/cores/cores_bench.h"
 #include "bench/fairness_bench.h"
 #include "bench/states_bench.h"
+#include "bench/step_bench.h"
 #include "server/cli/model_options.h"
+#include "server/models/load_model.h"
 
 namespace tandem::server {
+
+void AddCoresBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    bench::CoresBenchOptions options;
+    std::string dtype = "auto";
+    std::string growth = "linear";
+    double socket_gbps = 0;
+  };
+  const auto flags = std::make_shared<Flags>();
+  bench::CoresBenchOptions& options = flags->options;
+  command.add_option("--model", options.model,
+                     std::string("Hugging Face directory (default: random weights, ") +
+                         bench::StepBenchOptions::kRandomShape + " shape)");
+  command.add_option("--dtype", flags->dtype, "weight type: auto (the checkpoint's), int8 or int4")
+      ->check(CLI::IsMember({"auto", "int8", "int4"}))
+      ->capture_default_str();
+  command
+      .add_option("--threads", options.threads,
+                  "largest number of threads to measure (0: one per physical core)")
+      ->check(CLI::Range(0, 1024));
+  command.add_option("--rounds", options.rounds, "measured rounds; the medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.add_option("--prompt-tokens", options.prompt_tokens, "tokens of the prefilled prompt")
+      ->check(CLI::Range(16, 8192))
+      ->capture_default_str();
+  command.add_option("--batch", options.batch, "sequences decoded together")
+      ->check(CLI::Range(2, 256))
+      ->capture_default_str();
+  command.add_option("--cores", options.cores, "core counts to simulate")
+      ->check(CLI::Range(1, 1024))
+      ->delimiter(',')
+      ->capture_default_str();
+  command
+      .add_option("--socket-gbps", flags->socket_gbps,
+                  "GB/s that the memory of a simulated socket delivers (0: from the read loop)")
+      ->check(CLI::NonNegativeNumber);
+  command
+      .add_option("--remote-slowdown", options.remote_slowdown,
+                  "time of a simulated task with weights of the other socket, over local ones")
+      ->check(CLI::Range(1.0, 100.0))
+      ->capture_default_str();
+  command
+      .add_option("--barrier-growth", flags->growth,
+                  "how the simulated barrier grows with the cores: linear or log")
+      ->check(CLI::IsMember({"linear", "log"}))
+      ->capture_default_str();
+  command.add_option("--json", options.json_file, "file to write all figures to, as JSON");
+  command.callback([flags, &exit_code] {
+    engine::EngineOptions of_dtype;
+    SetDType(flags->dtype, of_dtype);
+    flags->options.block = of_dtype.block;
+    flags->options.cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
+    flags->options.socket_bytes_per_second = flags->socket_gbps * 1e9;
+    if (flags->growth == "log") {
+      flags->options.barrier_growth = bench::BarrierGrowth::kLogarithmic;
+    }
+    exit_code = bench::RunCoresBench(std::cout, flags->options);
+  });
+}
 
 void AddFairnessBench(CLI::App& command, int& exit_code) {
   auto options = std::make_shared<bench::FairnessBenchOptions>();

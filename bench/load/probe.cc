@@ -1,0 +1,67 @@
+#include "bench/load/probe.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "bench/load/load_summary.h"
+#include "engine/base/attempt.h"
+#include "engine/base/check.h"
+
+namespace tandem::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Probe::Probe(const HttpTarget& target, const ProbeOptions& options)
+    : target_(target), options_(options) {
+  TANDEM_CHECK(!options.path.empty() && options.interval_s > 0);
+  summary_.path = options.path;
+  thread_ = std::thread([this] { Run(); });
+}
+
+Probe::~Probe() {
+  stopping_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+ProbeSummary Probe::Stop() {
+  stopping_ = true;
+  thread_.join();
+  std::sort(times_ms_.begin(), times_ms_.end());
+  if (times_ms_.empty()) return summary_;
+  summary_.p50 = Percentile(times_ms_, 0.5);
+  summary_.p99 = Percentile(times_ms_, 0.99);
+  summary_.p999 = Percentile(times_ms_, 0.999);
+  summary_.max = times_ms_.back();
+  return summary_;
+}
+
+void Probe::Run() {
+  const double begin = Now();
+  int64_t n_asked = 0;
+  do {
+    const double due = begin + static_cast<double>(n_asked++) * options_.interval_s;
+    const double wait = due - Now();
+    if (wait > 0) std::this_thread::sleep_for(std::chrono::duration<double>(wait));
+    AskOnce(due);
+  } while (!stopping_);
+}
+
+void Probe::AskOnce(double due_s) {
+  int status = 0;
+  const auto fault =
+      ErrorOf([&] { status = Ask(target_, "GET", options_.path, "", options_.timeout_s).status; });
+  if (status == 200) {
+    ++summary_.ok;
+    times_ms_.push_back((Now() - due_s) * 1e3);
+    return;
+  }
+  if (summary_.failed++ > 0) return;
+  summary_.fault = fault ? fault->what() : "status " + std::to_string(status);
+}
+
+}  // namespace tandem::bench

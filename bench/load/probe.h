@@ -1,0 +1,57 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/client/http_target.h"
+
+namespace tandem::bench {
+
+struct ProbeOptions {
+  std::string path;  // "/health"; empty: no probe
+  double interval_s = 0.005;
+  double timeout_s = 10;  // of one request
+};
+
+// Latencies of a probe, in milliseconds, from the time that a request was due to its whole answer.
+struct ProbeSummary {
+  std::string path;
+  int64_t ok = 0;      // status 200
+  int64_t failed = 0;  // all others
+  std::string fault;   // of the first failure
+  double p50 = 0;
+  double p99 = 0;
+  double p999 = 0;
+  double max = 0;
+};
+
+// Sends GET requests to one path, each on a new connection, beside a load. Requests are due at
+// fixed intervals. A thread of its own sends them one after the other, so that a busy generator
+// does not delay them. At least one is sent.
+class Probe {
+ public:
+  // Starts. REQUIRES: a path. `target` must outlive the probe.
+  Probe(const HttpTarget& target, const ProbeOptions& options);
+  ~Probe();
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+
+  // Ends the probe after the request in flight. Call it once.
+  ProbeSummary Stop();
+
+ private:
+  void Run();
+  void AskOnce(double due_s);
+
+  const HttpTarget& target_;
+  const ProbeOptions options_;
+  std::atomic<bool> stopping_{false};
+  ProbeSummary summary_;          // of the thread until it has ended
+  std::vector<double> times_ms_;  // likewise; of answers with status 200
+  std::thread thread_;
+};
+
+}  // namespace tandem::bench
