@@ -72,16 +72,17 @@ struct DropoutArgs {
 // Attention backward, elementwise part, of a block of query rows against keys [0, n_keys):
 //   s = scale * score, capped; p = exp(s - lse) where the key is visible, else 0;
 //   ds = p * (dp - delta) * scale * (1 - (s / cap)^2).
-// Query row r (0-based in the block) sees keys in [first_key[r], last_key[r]].
+// Query row r (0-based in the block) sees keys in [first_key[r], last_key[r]], which may exceed the
+// given keys at both ends.
 // Writes p and ds in T as panels with lanes = keys and k = query rows ([n_keys/16][rows(/2)]
-// [16]([2])), and ds also row-major. Rows are padded with zeros to an even count, keys to 16.
+// [16]([2])), and ds also row-major. Rows of bf16 are padded with zeros to an even count.
 template <class T>
 struct AttentionGradientArgs {
   const float* scores;  // [rows, ld]
   const float* dp;      // [rows, ld]
   int64_t ld;
   int64_t rows;         // real query rows
-  int64_t padded_rows;  // even; k of the panels
+  int64_t padded_rows;  // k of the panels; even for bf16
   int64_t n_keys;       // a multiple of 16
   const int64_t* first_key;
   const int64_t* last_key;

@@ -8,6 +8,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
+#include "engine/ops/lane_panels.h"
 #include "engine/ops/matmul.h"
 #include "engine/ops/parallel.h"
 
@@ -58,26 +59,6 @@ void PackPanel(const ConstTensorView& source, SourceLayout layout, int64_t n, in
         Convert(run[i], to + i / kSide * kSide * kLanes + i % kSide);
       }
     }
-  }
-}
-
-// bf16 stored as [n, k] is only moved, a pair at a time.
-void PackPanelOfPairs(const Bf16* source, int64_t n, int64_t k, int64_t panel, Bf16* out) {
-  const int64_t lanes = std::min(kLanes, n - panel * kLanes);
-  std::memset(out, 0, static_cast<size_t>(RoundUp<int64_t>(k, 2) * kLanes) * sizeof(Bf16));
-  constexpr int64_t kBlock = 32;  // pairs: 4 KiB of panel written while 16 rows are read
-  for (int64_t first = 0; first < k / 2; first += kBlock) {
-    const int64_t end = std::min(k / 2, first + kBlock);
-    for (int64_t lane = 0; lane < lanes; ++lane) {
-      const Bf16* row = source + (panel * kLanes + lane) * k;
-      for (int64_t i = first; i < end; ++i) {
-        std::memcpy(out + (i * kLanes + lane) * 2, row + 2 * i, 2 * sizeof(Bf16));
-      }
-    }
-  }
-  if (k % 2 == 0) return;
-  for (int64_t lane = 0; lane < lanes; ++lane) {
-    out[((k / 2) * kLanes + lane) * 2] = source[(panel * kLanes + lane) * k + k - 1];
   }
 }
 
@@ -238,19 +219,18 @@ void PackPanels(OpsContext& ops, const ConstTensorView& source, SourceLayout lay
   WithComputeType(dtype, [&]<class T>() {
     // An unsupported source fails here, on the calling thread, because tasks must not throw.
     ConvertToF32({.data = source.data, .dtype = source.dtype, .shape = {0}}, {});
-    const bool only_move = std::is_same_v<T, Bf16> && source.dtype == DType::kBF16 &&
-                           layout == SourceLayout::kOutIn &&
-                           reinterpret_cast<uintptr_t>(source.data) % alignof(Bf16) == 0;
+    const bool only_moves = source.dtype == dtype && layout == SourceLayout::kOutIn &&
+                            reinterpret_cast<uintptr_t>(source.data) % alignof(T) == 0;
     const int64_t elements = RoundUp(k, kPair<T>) * kLanes;
     const auto pack = [&](int64_t first, int64_t count, int) {
-      for (int64_t p = first; p < first + count; ++p) {
-        T* out = reinterpret_cast<T*>(panels) + p * elements;
-        if constexpr (std::is_same_v<T, Bf16>) {
-          if (only_move) {
-            PackPanelOfPairs(reinterpret_cast<const Bf16*>(source.data), n, k, p, out);
-            continue;
-          }
-        }
+      T* out = reinterpret_cast<T*>(panels) + first * elements;
+      if (only_moves) {
+        const int64_t row = first * kLanes;
+        PackLanes(ops.kernels(), reinterpret_cast<const T*>(source.data) + row * k, k,
+                  std::min(n - row, count * kLanes), k, out);
+        return;
+      }
+      for (int64_t p = first; p < first + count; ++p, out += elements) {
         PackPanel<T>(source, layout, n, k, p, out);
       }
     };
