@@ -37,8 +37,12 @@ constexpr int64_t kTaskInputBytes = 1 << 20;
 constexpr int64_t kLeastTaskRows = 128;
 constexpr int64_t kMostTaskRows = 512;
 constexpr int64_t kMostTaskPanels = 24;
+// From this many rows on, kernels copy a task's rows first (matmul_wide.inc). Few panels would not
+// repay the copy, so tasks are as large as this number per thread allows.
+constexpr int64_t kCopiedRows = 48;
+constexpr int64_t kTasksPerThread = 8;
 
-Cut CutProduct(int64_t m, int64_t n_panels, int64_t k, int64_t element_bytes) {
+Cut CutProduct(int64_t m, int64_t n_panels, int64_t k, int64_t element_bytes, int n_threads) {
   const int64_t fitting =
       std::clamp(kTaskInputBytes / (k * element_bytes), kLeastTaskRows, kMostTaskRows);
   const int64_t row_tasks = (m + fitting - 1) / fitting;
@@ -47,7 +51,9 @@ Cut CutProduct(int64_t m, int64_t n_panels, int64_t k, int64_t element_bytes) {
   // every table.
   const int64_t least = std::max<int64_t>(1, kWorkPerTask / (std::min(m, rows) * k * kLanes));
   const int64_t most = std::max(least, kMostTaskPanels);
-  return {rows, RoundUp<int64_t>(std::clamp<int64_t>(n_panels / 32, least, most), 6)};
+  const int64_t shared = m < kCopiedRows ? 0 : n_panels * row_tasks / (kTasksPerThread * n_threads);
+  const int64_t wanted = std::max(n_panels / 32, shared);
+  return {rows, RoundUp<int64_t>(std::clamp(wanted, least, most), 6)};
 }
 
 template <class T>
@@ -55,7 +61,7 @@ void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, co
                  float* y, int64_t ldy) {
   const int64_t k = RowStride(w.dtype, w.k);
   const int64_t n_panels = PanelsOf(w.n);
-  const Cut cut = CutProduct(x.rows, n_panels, k, sizeof(T));
+  const Cut cut = CutProduct(x.rows, n_panels, k, sizeof(T), ops.pool().n_threads());
   const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
   const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
   const auto run = [&](int64_t index, int) {
@@ -83,7 +89,8 @@ void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, c
 
   const auto matmul = kernels.matmul(w.block);
   const int64_t n_panels = PanelsOf(w.n);
-  const Cut cut = CutProduct(x.rows, n_panels, GroupsOf(w.k) * kGroupSize, sizeof(int8_t));
+  const Cut cut = CutProduct(x.rows, n_panels, GroupsOf(w.k) * kGroupSize, sizeof(int8_t),
+                             ops.pool().n_threads());
   const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
   const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
   const auto run = [&](int64_t index, int) {
@@ -100,7 +107,7 @@ void MatMulBlocks(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, c
 // rows and inputs of dx, walks n in order, and transposes kGradDepth rows of W at a time.
 constexpr int64_t kGradDepth = 512;
 constexpr int64_t kGradRows = 512;
-constexpr int64_t kGradInputs = 256;
+constexpr int64_t kGradInputs = 288;  // 18 panels: whole register tiles in every table
 
 // `transpose(n, rows, k_first, columns, out)` writes the panels of W's transpose for rows
 // [n, n + rows) of W and inputs [k_first, k_first + columns).

@@ -1,5 +1,7 @@
 #include "training/ops/attention.h"
 
+#include <cstring>
+
 #include "engine/tensor/bfloat16.h"
 #include "tests/training/ops/gradient_check.h"
 
@@ -176,6 +178,40 @@ TEST(AttentionBackward, LongSegmentsAgreeBetweenTables) {
     EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), 1e-5);
     EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), 1e-5);
     EXPECT_LT(RelativeError(results[i].dv, Widen(results[0].dv)), 1e-5);
+  }
+}
+
+// More keys than exist as scores at a time, in both dtypes.
+TEST(AttentionBackward, SegmentsOfSeveralGroupsOfKeysAgreeBetweenDTypes) {
+  const AttentionCase c(2, 1, 20, {611, 257});
+  OnEveryTable([&](engine::OpsContext& ops) {
+    const Gradients want = Backward(ops, c, engine::DType::kF32);
+    const Gradients got = Backward(ops, c, engine::DType::kBF16);
+    EXPECT_LT(RelativeError(got.dq, Widen(want.dq)), 2e-2);
+    EXPECT_LT(RelativeError(got.dk, Widen(want.dk)), 2e-2);
+    EXPECT_LT(RelativeError(got.dv, Widen(want.dv)), 2e-2);
+  });
+}
+
+// An odd number of rows once read a column of scratch that nothing had written.
+TEST(AttentionBackward, NumbersLeftInScratchChangeNoBit) {
+  const AttentionCase c(2, 1, 10, {131, 7});
+  for (const engine::DType dtype : {engine::DType::kF32, engine::DType::kBF16}) {
+    OnEveryTable([&](engine::OpsContext& ops) {
+      const auto bytes = static_cast<size_t>(AttentionBackwardScratchBytes(c.spec, dtype, 131));
+      const auto fill = [&](int value) {
+        for (int worker = 0; worker < ops.pool().n_threads(); ++worker) {
+          std::memset(ops.WorkerScratch(worker, bytes), value, bytes);
+        }
+      };
+      fill(0);
+      const Gradients want = Backward(ops, c, dtype);
+      fill(0xff);  // NaN
+      const Gradients got = Backward(ops, c, dtype);
+      EXPECT_EQ(got.dq, want.dq);
+      EXPECT_EQ(got.dk, want.dk);
+      EXPECT_EQ(got.dv, want.dv);
+    });
   }
 }
 
