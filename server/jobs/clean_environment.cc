@@ -18,6 +18,7 @@ constexpr SecretVariable kSecretVariables[] = {
     {"TANDEM_API_KEY", EnvironmentReader::kJob},
     {"TANDEM_ADMIN_KEY", EnvironmentReader::kJob},
     {"TANDEM_METRICS_KEY", EnvironmentReader::kJob},
+    {"TANDEM_TEACHER_KEY", EnvironmentReader::kJob},
     {"PGPASSWORD", EnvironmentReader::kJob},
     {"HF_TOKEN", EnvironmentReader::kTool},
     {"HUGGING_FACE_HUB_TOKEN", EnvironmentReader::kTool},

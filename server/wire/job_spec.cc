@@ -167,6 +167,14 @@ Json CheckTrainSpec(Json spec, const fs::path& model_root) {
         .WithParam("spec.train.loss_library")
         .WithReason("unsupported_value");
   }
+  // The server would send requests to addresses that a client names.
+  if (parsed.is_distill()) {
+    throw Error(ErrorCode::kUnsupported,
+                "spec.kind train.distill is not allowed over the API, since the run asks another "
+                "server: run `tandem train` on the command line")
+        .WithParam("spec.kind")
+        .WithReason("unsupported_value");
+  }
   MakePathsAbsolute(spec, FindPaths(parsed), model_root, "spec");
   return spec;
 }

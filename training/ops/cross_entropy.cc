@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "engine/base/check.h"
@@ -146,6 +147,7 @@ class Tile {
           weight * static_cast<double>(args_.z_loss) * static_cast<double>(lse_[r]) * lse_[r];
       if (token_logprobs != nullptr) token_logprobs[i] = logprob;
     }
+    if (args_.distillation != nullptr) Distil(result);
   }
 
   // Weight of the rows whose target has the greatest logit. Free after Backward.
@@ -195,6 +197,15 @@ class Tile {
     return {all + part * floats, dtype, rows_, rank, stride};
   }
 
+  void Distil(CrossEntropyResult* result) {
+    distilled_.emplace(ops_, *args_.distillation, row_of_, logits_, vocab_, lse_);
+    for (int64_t r = 0; r < rows_; ++r) {
+      result->weighted_divergence +=
+          static_cast<double>(args_.weights[static_cast<size_t>(row_of_[static_cast<size_t>(r)])]) *
+          distilled_->divergence(r);
+    }
+  }
+
   void ForwardLora() {
     const engine::LoraRows all{&args_.lora->matrices, 0, rows_};
     const engine::Matrix h = LoraPart(0);
@@ -232,8 +243,13 @@ class Tile {
     ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
       LookForHit(r);  // the row is in cache here
       const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
-      FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i],
-                      args_.weights[i] * args_.scale, args_.soft_cap, args_.z_loss, dz, r);
+      const float weight = args_.weights[i] * args_.scale;
+      if (distilled_ && args_.distillation->alpha > 0) {
+        distilled_->FormGradient(r, {args_.targets[i], weight, args_.soft_cap, args_.z_loss}, dz);
+      } else {
+        FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i], weight,
+                        args_.soft_cap, args_.z_loss, dz, r);
+      }
     });
     return dz;
   }
@@ -247,6 +263,7 @@ class Tile {
   ConstMatrix hidden_;
   float* logits_ = nullptr;
   float* lse_ = nullptr;
+  std::optional<DistilledTile> distilled_;
   std::vector<uint8_t> hits_;  // one per row, filled by LookForHit
 };
 

@@ -6,6 +6,7 @@
 #include "engine/base/aligned_buffer.h"
 #include "engine/ops/lora.h"
 #include "engine/ops/matmul.h"
+#include "training/ops/distillation.h"
 
 namespace tandem::training {
 
@@ -26,8 +27,9 @@ struct CrossEntropyArgs {
   float scale = 1;                   // 1 / sum of weights of the whole (accumulated) batch
   // Adds z_loss * log-sum-exp^2 to every row's loss (PaLM, Chowdhery et al., 2022, section 5).
   float z_loss = 0;
-  const HeadLora* lora = nullptr;  // null: no adapter
-  int64_t tile_rows = 0;           // 0: as many as kCrossEntropyBytes allows
+  const HeadLora* lora = nullptr;              // null: no adapter
+  const Distillation* distillation = nullptr;  // null: none
+  int64_t tile_rows = 0;                       // 0: as many as kCrossEntropyBytes allows
 };
 
 // Limit of CrossEntropy's workspace, unless 64 rows of logits need more.
@@ -57,12 +59,13 @@ struct CrossEntropyResult {
   double weight = 0;           // sum of the weights
   double correct_weight = 0;   // of rows whose target has the greatest logit
   double weighted_z_loss = 0;  // sum of weight * z_loss * log-sum-exp^2; not part of weighted_loss
+  double weighted_divergence = 0;  // sum of weight * T^2 KL (Distillation); not part of it either
 };
 
 // Token-weighted cross-entropy over tiles of rows. Rows with weight 0 are skipped before the
 // product; logits exist for one tile at a time. Log-likelihoods use engine::LogSumExp, as serving's
 // log-probabilities do. With `dhidden` the same pass forms the gradient of scale * (loss + z_loss *
-// log-sum-exp^2):
+// log-sum-exp^2), where distillation replaces the loss as Distillation says:
 // - dhidden [rows, hidden_dim] (f32) is written, with zeros for untrained rows;
 // - dhead [vocab, hidden_dim] += (null: frozen, skips its product); dbias += (null: no bias).
 // The tile size does not change a bit of the losses and dhidden; dhead and dbias sum tile by tile.

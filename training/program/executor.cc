@@ -162,6 +162,7 @@ CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const flo
   args.weights = weights;
   args.scale = scale;
   args.z_loss = train ? program_.z_loss : 0;
+  args.distillation = batch.distillation;
   const bool backward = train && program_.values[node.inputs[0]].needs_gradient;
   float* dhidden = backward ? run_.GradientOf(node.inputs[0]) : nullptr;
   float* dhead = backward ? run_.WeightGradient(node.weights[0]) : nullptr;

@@ -5,6 +5,7 @@
 
 #include "engine/base/ids.h"
 #include "training/ops/attention.h"
+#include "training/ops/distillation.h"
 #include "training/ops/pointwise.h"
 
 namespace tandem::training {
@@ -19,6 +20,7 @@ struct ProgramBatch {
   std::span<const float> weights;       // [rows]; 0 where the row is not trained
   std::span<const DropoutRow> sources;  // [rows]; only programs with dropout or noise read it
   uint64_t dropout_seed = 0;
+  const Distillation* distillation = nullptr;  // of the head; null: none
 };
 
 }  // namespace tandem::training

@@ -13,6 +13,7 @@
 #include "training/run/process_memory.h"
 #include "training/run/run_metrics.h"
 #include "training/setup/run_parts.h"
+#include "training/setup/teacher_rows.h"
 
 namespace tandem::training {
 namespace {
@@ -44,6 +45,10 @@ ProfileRow ProfileSpec(const TrainSpec& spec, const ProfileOptions& options,
       throw Error(ErrorCode::kInvalidArgument,
                   "the data end after " + std::to_string(step) +
                       " steps: raise data.num_epoch, or lower --steps or --warmup");
+    }
+    if (spec.is_distill()) {  // a measurement needs no teacher
+      const int64_t k = std::min(spec.distill.loss.top_k, parts.files.config.vocab_size);
+      for (MicroBatch& batch : batches) FillEvenTeacherRows(k, &batch);
     }
     parts.trainer.Step(batches);
     task.Add(1);

@@ -20,6 +20,7 @@
 #include "training/run/run_ranks.h"
 #include "training/run/run_reference.h"
 #include "training/run/run_saver.h"
+#include "training/run/run_teacher.h"
 #include "training/run/trace_window.h"
 #include "training/setup/run_parts.h"
 #include "training/setup/validation_set.h"
@@ -121,6 +122,7 @@ class Run {
     const auto found = checkpoints_.Begin();
     const bool has_initial_weights =
         spec_.is_dpo() && spec_.dpo.loss.has_reference() && FindReference(found.has_value());
+    if (spec_.is_distill()) AskTeacher(found.has_value());
     if (found) {
       progress_ = RestoreRun(parts_, *found, [this](const std::string& what) { Warn(what); });
       if (!progress_.losses.empty()) outcome_.loss = progress_.losses.back();
@@ -148,6 +150,16 @@ class Run {
                              .stop = context_.stop,
                              .report = [this](const std::string& what) { Report("message", what); },
                              .warn = [this](const std::string& what) { Warn(what); }});
+  }
+
+  void AskTeacher(bool resumes) {
+    PrepareTeacher({.parts = parts_,
+                    .validation = validation_ ? &*validation_ : nullptr,
+                    .dir = context_.dir,
+                    .resumes = resumes,
+                    .stop = context_.stop,
+                    .report = [this](const std::string& what) { Report("message", what); },
+                    .warn = [this](const std::string& what) { Warn(what); }});
   }
 
   void AnnounceTargets() {

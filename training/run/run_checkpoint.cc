@@ -88,6 +88,11 @@ ordered_json Settings(const RunParts& parts) {
     settings["dpo_label_smoothing"] = parts.spec.dpo.loss.label_smoothing;
     settings["dpo_max_prompt_length"] = parts.spec.dpo.max_prompt_length;
   }
+  if (parts.spec.is_distill()) {
+    settings["distill_alpha"] = parts.spec.distill.loss.alpha;
+    settings["distill_temperature"] = parts.spec.distill.loss.temperature;
+    settings["distill_top_k"] = parts.spec.distill.loss.top_k;
+  }
   return settings;
 }
 

@@ -20,6 +20,19 @@ std::string RewardsIn(const PreferenceFigures& figures) {
   return text;
 }
 
+// Perplexity belongs to the cross-entropy in a loss.
+template <class Result>
+double CrossEntropyOf(const Result& result) {
+  return result.distill ? result.distill->hard : result.loss;
+}
+
+std::string LossesIn(const DistillFigures& figures) {
+  char text[120];
+  std::snprintf(text, sizeof text, ", soft_loss: %.4f, hard_loss: %.4f", figures.soft,
+                figures.hard);
+  return text;
+}
+
 std::string RoutersIn(const RouterFigures& figures) {
   char text[120];
   std::snprintf(text, sizeof text, ", moe_lb_loss: %.4f, most_loaded_expert: %.4f", figures.balance,
@@ -80,6 +93,7 @@ std::string RunMetrics::LogLine(int64_t step, const StepResult& result,
                 result.loss);
   std::string text = line;
   if (result.preference) text += RewardsIn(*result.preference);
+  if (result.distill) text += LossesIn(*result.distill);
   if (result.routers) text += RoutersIn(*result.routers);
   return text;
 }
@@ -101,9 +115,9 @@ std::string RunMetrics::EvalLine(int64_t steps_done, const EvaluationResult& res
   std::snprintf(text, sizeof text,
                 "eval after step: %lld, loss: %.4f, perplexity: %.3f, accuracy: %.4f, "
                 "bits/byte: %.4f",
-                static_cast<long long>(steps_done), result.loss, std::exp(result.loss),
+                static_cast<long long>(steps_done), result.loss, std::exp(CrossEntropyOf(result)),
                 result.accuracy, bits_per_byte);
-  return text;
+  return text + (result.distill ? LossesIn(*result.distill) : std::string());
 }
 
 void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& times) {
@@ -142,8 +156,12 @@ void RunMetrics::Step(int64_t step, const StepResult& result, const StepTimes& t
                                    {"logps/chosen", figures.chosen_logprob},
                                    {"logps/rejected", figures.rejected_logprob}});
   } else {
+    if (result.distill) {
+      scalars.insert(scalars.end(), {{"distill/soft_loss", result.distill->soft},
+                                     {"distill/hard_loss", result.distill->hard}});
+    }
     if (!result.is_library_loss) {
-      scalars.push_back({"learning/perplexity", std::exp(result.loss)});
+      scalars.push_back({"learning/perplexity", std::exp(CrossEntropyOf(result))});
     }
     scalars.push_back({"learning/accuracy", result.accuracy});
   }
@@ -179,8 +197,12 @@ void RunMetrics::Evaluation(int64_t steps_done, const EvaluationResult& result,
                                    {"eval/logps/rejected", figures.rejected_logprob}});
   } else {
     scalars.push_back({"eval/accuracy", result.accuracy});
+    if (result.distill) {
+      scalars.insert(scalars.end(), {{"eval/distill/soft_loss", result.distill->soft},
+                                     {"eval/distill/hard_loss", result.distill->hard}});
+    }
     if (!result.is_library_loss) {
-      scalars.insert(scalars.end(), {{"eval/avg_perplexity", std::exp(result.loss)},
+      scalars.insert(scalars.end(), {{"eval/avg_perplexity", std::exp(CrossEntropyOf(result))},
                                      {"eval/bits_per_byte", bits_per_byte}});
     }
   }

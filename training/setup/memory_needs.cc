@@ -199,6 +199,10 @@ std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& f
   // Log-probabilities and weights of tokens, for losses over pairs or of a library.
   if (spec.is_dpo() || !spec.train.loss_library.empty())
     loss += 2 * rows * static_cast<int64_t>(sizeof(float));
+  if (spec.is_distill()) {  // the teacher's tokens and their log-probabilities
+    constexpr int64_t kEach = sizeof(TokenId) + sizeof(float);
+    loss += rows * spec.distill.loss.top_k * kEach * spec.train.gradient_accumulation_steps;
+  }
   classes.push_back({"loss", loss});
   const int threads =
       spec.resources.threads > 0 ? static_cast<int>(spec.resources.threads) : UsableCores();

@@ -162,8 +162,10 @@ RowOptions RowOptionsOf(const TrainSpec& spec, const OpenDataOptions& wanted) {
     options.keep_lengths = wanted.keep_lengths;
     return options;  // a pair cannot be split
   }
-  // Validation cuts nothing off, and a stream has no long samples.
-  if (wanted.split == DataSplit::kEval || spec.data.packing == Packing::kConcatThenSplit) {
+  // Validation cuts nothing off unless a teacher reads whole samples, and a stream has no long
+  // samples.
+  if ((wanted.split == DataSplit::kEval && !spec.is_distill()) ||
+      spec.data.packing == Packing::kConcatThenSplit) {
     options.overflow = Overflow::kSplit;
   }
   options.keep_lengths = wanted.keep_lengths;

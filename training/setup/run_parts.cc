@@ -11,6 +11,7 @@
 #include "training/loss/loss_library.h"
 #include "training/setup/lora_base.h"
 #include "training/setup/memory_needs.h"
+#include "training/setup/teacher_rows.h"
 
 namespace tandem::training {
 namespace {
@@ -46,6 +47,7 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
     options.loss = LossLibrary::Open(spec.train.loss_library, spec.train.loss_options);
   }
   const std::vector<engine::WeightSpec> weights = files.family->list_weights(files.config);
+  if (spec.is_distill()) options.distill = spec.distill.loss;
   options.trained = TrainedWeights(spec, files, weights);
   options.remat = SharedRemat(RematFor(spec, files), ranks);
   if (!spec.lora.enable) {
@@ -183,6 +185,21 @@ RunParts::RunParts(const TrainSpec& given, const JobContext& context, Collective
   }
 }
 
+namespace {
+
+SampleIndex IndexOfSamples(const RunParts& parts) {
+  const PackerOptions options = PackerOptionsOf(parts.spec, parts.data);
+  const SampleOrder order{.n = options.n_samples,
+                          .shuffle = options.shuffle,
+                          .kind = options.order,
+                          .seed = options.seed,
+                          .window = options.shuffle_window,
+                          .mixture = options.mixture};
+  return [order](int64_t number) { return order.IndexOf(number); };
+}
+
+}  // namespace
+
 bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
   const auto own = static_cast<int64_t>(batches.size());
   constexpr auto kRows = Collectives::Group::kRows;
@@ -207,6 +224,9 @@ bool NextBatches(RunParts& parts, std::span<MicroBatch> batches) {
       if (batch != nullptr) batch->Append(row);
     }
     if (batch != nullptr && !parts.reference.empty()) batch->SetReference(parts.reference);
+    if (batch != nullptr && parts.teacher) {
+      FillTeacherRows(*parts.teacher, IndexOfSamples(parts), batch);
+    }
   }
   return any;
 }

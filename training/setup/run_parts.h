@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "training/setup/open_data.h"
 #include "training/spec/spec.h"
 #include "training/step/trainer.h"
+#include "training/teacher/teacher_figures.h"
 
 namespace tandem::training {
 
@@ -35,6 +37,8 @@ struct RunParts {
   std::vector<TokenId> turn_ends;  // end answers, but ended no text of the model before
   // For train.dpo: log-probabilities of every pair under the initial model (run_reference.h).
   std::vector<PairLogProbs> reference;
+  // For train.distill: the teacher's figures of every sample (run_teacher.h).
+  std::shared_ptr<const TeacherFigures> teacher;
 
   bool is_first_rank() const { return ranks == nullptr || ranks->is_first(); }
   // Micro-batches of a step that this rank computes.

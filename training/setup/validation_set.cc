@@ -9,7 +9,7 @@ namespace tandem::training {
 ValidationSet::ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool) {
   const OpenedData data = OpenData(spec, files, pool, {.split = DataSplit::kEval});
   PackerOptions options = PackerOptionsOf(spec, data);
-  if (!spec.is_dpo()) options.overflow = Overflow::kSplit;
+  if (!spec.is_dpo() && !spec.is_distill()) options.overflow = Overflow::kSplit;
   options.shuffle = false;
   options.n_epochs = 1;
   Packer packer(options, [&](int64_t i) { return MakeSample(spec, data, i); });

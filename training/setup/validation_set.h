@@ -11,7 +11,7 @@
 namespace tandem::training {
 
 // The validation data as micro-batches, packed once, in order. Nothing is cut off, except from
-// pairs, which are treated as in training.
+// pairs and from samples that a teacher scores, which are treated as in training.
 class ValidationSet {
  public:
   ValidationSet(const TrainSpec& spec, const ModelFiles& files, ThreadPool& pool);

@@ -12,6 +12,7 @@
 #include "engine/io/atomic_write.h"
 #include "engine/model/families/family.h"
 #include "training/data/shard_list.h"
+#include "training/spec/distill_rules.h"
 #include "training/spec/ignored_keys.h"
 #include "training/spec/spec_foreign.h"
 #include "training/spec/spec_keys.h"
@@ -303,6 +304,7 @@ class SpecReader {
       Fault("train.eval_interval: must be given when train.early_stopping_patience is set");
     }
     CheckLossLibrary();
+    for (const std::string& fault : DistillFaults(&spec)) Fault(fault);
     CheckOptimizer();
     CheckOrder();
     const OptimizerSpec& optimizer = spec.train.optimizer;

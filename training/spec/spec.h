@@ -17,6 +17,7 @@
 #include "training/optim/guards.h"
 #include "training/optim/optimizer.h"
 #include "training/program/remat_options.h"
+#include "training/spec/distill_options.h"
 #include "training/spec/dpo_options.h"
 #include "training/spec/fresh_init.h"
 
@@ -107,6 +108,15 @@ struct DataSection {
 struct DpoSection {
   DpoOptions loss;
   int64_t max_prompt_length = 0;  // tokens; 0: no limit
+};
+
+// Options of kind train.distill.
+struct DistillSection {
+  DistillOptions loss;
+  std::string teacher_url;    // base URL of an OpenAI-compatible server
+  std::string teacher_model;  // its name there; empty: the server's only model
+  // File with the server's key; empty: TANDEM_TEACHER_KEY, else none.
+  std::filesystem::path teacher_key_file;
 };
 
 // Selects which of temperature, top_k and top_p apply.
@@ -230,6 +240,7 @@ struct TrainSpec {
   LoraOptions lora;
   DataSection data;
   DpoSection dpo;
+  DistillSection distill;
   TrainSection train;
   CheckpointSection checkpoint;
   MetricsSection metrics;
@@ -248,6 +259,7 @@ struct TrainSpec {
   std::map<std::string, std::string> origins;
 
   bool is_dpo() const { return kind == "train.dpo"; }
+  bool is_distill() const { return kind == "train.distill"; }
   // Sequences of up to max_target_length per packed row: both answers of a pair take a row.
   int64_t sequences_per_row() const { return is_dpo() ? 2 : 1; }
   int64_t tokens_per_row() const { return sequences_per_row() * data.max_target_length; }

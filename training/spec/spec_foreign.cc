@@ -78,6 +78,7 @@ constexpr Row kRows[] = {
     {"grain_train_files", kOff, "use data.train, a list of paths, and data.mixture_weights"},
     {"enable_wandb", kOff, kWandb}, {"report_to", "|none|[]", kWandb},
     {"wandb_*", kAny, "no files of W&B are written"},
+    {"distill_beta", kOff, "train.distill compares distributions only, not hidden states"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
     {"lora_input_adapters_path", kOff, "use lora.load_path to continue training an adapter"},
     {"enable_continuous_checkpointing", kOff, "use checkpoint.period"},

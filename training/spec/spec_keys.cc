@@ -11,8 +11,8 @@ constexpr size_t kMarkdownColumns = 120;
 std::vector<SpecKey> AllKeys() {
   std::vector<SpecKey> all;
   for (const auto section :
-       {RunKeys, ModelKeys, LoraKeys, DataKeys, DpoKeys, TrainKeys, GuardKeys, OptimizerKeys,
-        RematKeys, SampleKeys, CheckpointKeys, ParallelKeys, MachineKeys}) {
+       {RunKeys, ModelKeys, LoraKeys, DataKeys, DpoKeys, DistillKeys, TrainKeys, GuardKeys,
+        OptimizerKeys, RematKeys, SampleKeys, CheckpointKeys, ParallelKeys, MachineKeys}) {
     for (SpecKey& key : section()) all.push_back(std::move(key));
   }
   return all;

@@ -180,6 +180,29 @@ std::vector<SpecKey> DpoKeys() {
      "train.dpo: loss over pairs; ipo averages over tokens as trl does, orpo has no reference"},
   };
 }
+
+std::vector<SpecKey> DistillKeys() {
+  return {
+    {{"distill.teacher_url", "teacher_model_server_url"}, Text(FIELD(distill.teacher_url)),
+     "train.distill: base URL of the OpenAI-compatible server of the teacher, such as "
+     "http://127.0.0.1:8080/v1",
+     "must be given for train.distill"},
+    {{"distill.teacher_model"}, Text(FIELD(distill.teacher_model)),
+     "train.distill: name of the teacher on that server", "the server's only model"},
+    {{"distill.teacher_key_file"}, Path(FIELD(distill.teacher_key_file)),
+     "train.distill: file with the server's key", "the variable TANDEM_TEACHER_KEY"},
+    {{"distill.alpha", "distill_alpha"}, Number(FIELD(distill.loss.alpha), 0, 1),
+     "train.distill: weight of the teacher's distribution in the loss; the rest is the weight of "
+     "cross-entropy"},
+    {{"distill.temperature", "distill_temperature"},
+     Number(FIELD(distill.loss.temperature), 0.01, 100),
+     "train.distill: temperature of both distributions"},
+    {{"distill.top_k", "distill_teacher_top_k", "loss_top_k"},
+     Integer(FIELD(distill.loss.top_k), 1, 1024),
+     "train.distill: likeliest tokens of the teacher per position; a Tandem server gives at most "
+     "20"},
+  };
+}
 // clang-format on
 
 }  // namespace tandem::training

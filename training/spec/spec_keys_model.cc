@@ -109,9 +109,12 @@ std::vector<SpecKey> RunKeys() {
                                                  {"train.sft", "train.sft"},
                                                  {"sft", "train.sft"},
                                                  {"train.dpo", "train.dpo"},
-                                                 {"dpo", "train.dpo"}}),
+                                                 {"dpo", "train.dpo"},
+                                                 {"train.distill", "train.distill"},
+                                                 {"distill", "train.distill"}}),
      "task of the run: pretrain learns all text, sft learns the answers in rows, dpo learns from "
-     "pairs of answers"},
+     "pairs of answers, distill learns a served teacher's distribution of the tokens that sft "
+     "learns"},
     {{"use_sft"}, KindSwitch("train.sft"),
      "MaxText's switch: true means `kind` train.sft", "false"},
     {{"use_dpo"}, KindSwitch("train.dpo"),

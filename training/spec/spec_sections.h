@@ -20,6 +20,7 @@ std::vector<SpecKey> ModelKeys();
 std::vector<SpecKey> LoraKeys();
 std::vector<SpecKey> DataKeys();
 std::vector<SpecKey> DpoKeys();
+std::vector<SpecKey> DistillKeys();
 std::vector<SpecKey> TrainKeys();
 std::vector<SpecKey> GuardKeys();
 std::vector<SpecKey> OptimizerKeys();

@@ -27,6 +27,12 @@ void RefuseWholeMatrices(const TrainSpec& spec, const std::string& key) {
 void CheckTensor(const TrainSpec& spec) {
   const std::string key = "ici_tensor_parallelism";
   RefuseWholeMatrices(spec, key);
+  if (spec.is_distill()) {
+    throw Error(ErrorCode::kUnsupported,
+                key +
+                    ": must be 1 for train.distill: share the rows of a step with "
+                    "ici_data_parallelism or ici_fsdp_parallelism");
+  }
   if (spec.train.optimizer.state == MomentState::k8Bit) {
     throw Error(ErrorCode::kUnsupported,
                 key +

@@ -15,6 +15,7 @@ void MicroBatch::Clear() {
   segments.clear();
   sources.clear();
   pairs.clear();
+  teacher = {};
 }
 
 void MicroBatch::Append(const PackedRow& row) {
@@ -51,6 +52,12 @@ double MicroBatch::weight() const { return std::accumulate(weights.begin(), weig
 int64_t MicroBatch::rows_of_samples() const {
   if (sources.empty()) return static_cast<int64_t>(tokens.size());
   return std::count_if(sources.begin(), sources.end(), IsOfSample);
+}
+
+Distillation MicroBatch::ViewTeacher(const DistillOptions& options) const {
+  TANDEM_CHECK(teacher.k > 0 &&
+               teacher.ids.size() == tokens.size() * static_cast<size_t>(teacher.k));
+  return {options.alpha, options.temperature, teacher.k, teacher.ids, teacher.logprobs};
 }
 
 ProgramBatch MicroBatch::View(uint64_t dropout_seed) const {

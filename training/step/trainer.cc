@@ -160,7 +160,8 @@ namespace {
 // results after it.
 constexpr size_t kBatchCounts = 3;  // weight, rows of samples, pairs
 constexpr size_t kPreferenceNumbers = 8;
-constexpr size_t kBatchResults = 3 + 4 + kPreferenceNumbers;
+constexpr size_t kDivergence = 3 + 4 + kPreferenceNumbers;  // the last result
+constexpr size_t kBatchResults = kDivergence + 1;
 
 std::array<double, kPreferenceNumbers> NumbersOf(const PreferenceFigures& f) {
   return {f.loss,   f.chosen_reward,  f.rejected_reward,  f.accuracy,
@@ -259,9 +260,11 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
   if (is_split()) SumOverTensor();
   const std::vector<double> all = InRowOrder(FromAll(options_.ranks, mine_done), kBatchResults);
   double correct = 0;
+  double divergence = 0;
   PreferenceFigures figures;
   for (size_t i = 0; i < all.size(); i += kBatchResults) {
     result.loss += all[i];
+    divergence += all[i + kDivergence];
     correct += all[i + 1];
     result.z_loss += all[i + 2] / terms;
     AddNumbers(std::span(all).subspan(i + 7, kPreferenceNumbers), &figures);
@@ -272,6 +275,10 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
     result.routers->most_loaded = std::max(result.routers->most_loaded, all[i + 6]);
   }
   result.loss /= terms;
+  if (options_.distill) {
+    result.distill = DistillFigures{divergence / terms, result.loss};
+    result.loss = result.distill->Loss(*options_.distill);
+  }
   if (options_.dpo) {
     result.preference = figures.Mean();
   } else {
@@ -354,6 +361,7 @@ std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, flo
     results.push_back(routers ? routers->most_loaded : 0);
     const auto numbers = NumbersOf(figures);
     results.insert(results.end(), numbers.begin(), numbers.end());
+    results.push_back(one.weighted_divergence);
     if (options_.tree_sums) {
       AddToTree(static_cast<int64_t>(i), static_cast<int64_t>(batches.size()));
     }
@@ -429,7 +437,12 @@ void Trainer::AddToTree(int64_t i, int64_t n) {
 
 CrossEntropyResult Trainer::TrainOn(const MicroBatch& batch, float scale, double router_share,
                                     PreferenceFigures* figures) {
-  const ProgramBatch view = batch.View(options_.dropout_seed);
+  ProgramBatch view = batch.View(options_.dropout_seed);
+  std::optional<Distillation> distillation;
+  if (options_.distill) {
+    distillation = batch.ViewTeacher(*options_.distill);
+    view.distillation = &*distillation;
+  }
   const auto train = [&](const Reweigh& reweigh) {
     // Operations in flight use memory of this object.
     return UndoOnFailure([&] { return executor_->Train(view, scale, reweigh, router_share); },
@@ -573,8 +586,36 @@ EvaluationResult Trainer::EvaluateLoss(std::span<const MicroBatch> batches) {
   return result;
 }
 
+EvaluationResult Trainer::EvaluateDistilled(std::span<const MicroBatch> batches) {
+  constexpr size_t kWidth = 4;
+  const std::vector<double> all =
+      ShareBatches(options_.ranks, sharded_ != nullptr, batches.size(), kWidth,
+                   [&](size_t b, std::span<double> numbers) {
+                     const Distillation distillation = batches[b].ViewTeacher(*options_.distill);
+                     ProgramBatch view = batches[b].View(0);
+                     view.distillation = &distillation;
+                     const CrossEntropyResult one = executor_->Evaluate(view, nullptr);
+                     numbers[0] = one.weighted_loss;
+                     numbers[1] = one.weight;
+                     numbers[2] = one.correct_weight;
+                     numbers[3] = one.weighted_divergence;
+                   });
+  std::vector<double> of_tokens;
+  double divergence = 0;
+  for (size_t i = 0; i < all.size(); i += kWidth) {
+    of_tokens.insert(of_tokens.end(), all.begin() + static_cast<int64_t>(i),
+                     all.begin() + static_cast<int64_t>(i + 3));
+    divergence += all[i + 3];
+  }
+  EvaluationResult result = MeanOf(of_tokens);
+  result.distill = DistillFigures{divergence / std::max(result.total_weights, 1.0), result.loss};
+  result.loss = result.distill->Loss(*options_.distill);
+  return result;
+}
+
 EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
   if (options_.loss) return EvaluateLoss(batches);
+  if (options_.distill) return EvaluateDistilled(batches);
   if (!options_.dpo) return EvaluateBatches(*executor_, batches, options_.ranks);
   constexpr size_t kWidth = kPreferenceNumbers + 1;
   const std::vector<double> all = ShareBatches(

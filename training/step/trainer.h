@@ -39,6 +39,8 @@ struct TrainerOptions {
   float neftune_alpha = 0;        // noise on embeddings (ops/neftune.h); 0: none
   float z_loss = 0;               // factor of the logits' squared log-sum-exp; 0: none
   std::optional<DpoOptions> dpo;  // set: batches hold pairs, and the loss is over pairs
+  std::optional<DistillOptions>
+      distill;  // set: batches hold a teacher's figures; not with the others
   std::shared_ptr<LossLibrary> loss = nullptr;  // replaces cross-entropy; not with dpo nor z_loss
   bool has_library_loss = false;  // `loss` is or will be set, which costs a second head
   // Ranks that share every step: each has the same number of its micro-batches, in rank order.
@@ -61,6 +63,16 @@ struct TrainerOptions {
   bool tree_sums = false;
 };
 
+// Means over the trained tokens.
+struct DistillFigures {
+  double soft = 0;  // T^2 KL(teacher || model)
+  double hard = 0;  // cross-entropy
+
+  double Loss(const DistillOptions& options) const {
+    return (1 - options.alpha) * hard + options.alpha * soft;
+  }
+};
+
 struct StepResult {
   double loss = 0;           // mean over the trained tokens, or over pairs
   double total_weights = 0;  // number of trained tokens
@@ -76,6 +88,7 @@ struct StepResult {
   bool finite = true;                           // loss and gradients
   bool spike = false;                           // see SpikeOptions
   std::optional<PreferenceFigures> preference;  // means over the pairs of a step
+  std::optional<DistillFigures> distill;        // `loss` is their weighted sum
   bool is_library_loss = false;                 // `loss` is a library's, not cross-entropy
   // Models with experts: means over the step's tokens, before the coefficients; the largest load of
   // its micro-batches. `loss` does not contain them.
@@ -89,6 +102,7 @@ struct EvaluationResult {
   // Share of tokens whose target is the likeliest, or of pairs ranked as in the data.
   double accuracy = 0;
   std::optional<PreferenceFigures> preference;  // means
+  std::optional<DistillFigures> distill;
   bool is_library_loss = false;
 };
 
@@ -158,6 +172,7 @@ class Trainer {
 
  private:
   EvaluationResult EvaluateLoss(std::span<const MicroBatch> batches);
+  EvaluationResult EvaluateDistilled(std::span<const MicroBatch> batches);
   // Computes the factors of layers with DoRA from the present weights.
   void UpdateFactors();
   // Adds the gradients of all batches, times `scale`, and returns the figures of each.

@@ -84,6 +84,24 @@ TEST_F(JobSpec, NoLibraryOfAClientRuns) {
   }
 }
 
+// The run would send requests from the server to any address.
+TEST_F(JobSpec, NoTeacherOfAClientIsAsked) {
+  try {
+    CheckTrainSpec({{"kind", "train.distill"},
+                    {"steps", 1},
+                    {"tokenizer_path", "tokenizer.json"},
+                    {"distill", {{"teacher_url", "http://10.0.0.1/v1"}}},
+                    {"data", {{"train", "a.jsonl"}}}},
+                   dir_.path());
+    ADD_FAILURE() << "not refused";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+    EXPECT_EQ(error.param(), "spec.kind");
+    EXPECT_NE(std::string(error.what()).find("train.distill is not allowed over the API"),
+              std::string::npos);
+  }
+}
+
 TEST_F(JobSpec, NothingIsBuiltOnFilesOfTheServer) {
   const auto check = [&] {
     CheckTrainSpec({{"base_config", "a.jsonl"},
