@@ -12,9 +12,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-const std::vector<TeacherPrompt> kPrompts = {{5, {10, 11, 12}, {1, 2}}};
+const std::vector<TeacherPrompt> kOnePrompt = {{5, {10, 11, 12}, {1, 2}}};
 
-TeacherOptions OptionsOf(const StubTeacher& teacher) {
+TeacherOptions OptionsOfStub(const StubTeacher& teacher) {
   return {.url = teacher.url(),
           .model = "stub",
           .key = "sk-secret",
@@ -24,7 +24,7 @@ TeacherOptions OptionsOf(const StubTeacher& teacher) {
 }
 
 template <class Action>
-std::string FaultOf(ErrorCode code, const Action& action) {
+std::string ClientFault(ErrorCode code, const Action& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -38,11 +38,11 @@ std::string FaultOf(ErrorCode code, const Action& action) {
 
 TEST(TeacherClientTest, AsksWithItsKeyBelowTheBase) {
   StubTeacher teacher;
-  TeacherOptions options = OptionsOf(teacher);
+  TeacherOptions options = OptionsOfStub(teacher);
   for (const char* end : {"", "/"}) {
     options.url = teacher.url() + end;
     TeacherClient client(options, {});
-    const TeacherAnswer answer = client.Score(kPrompts);
+    const TeacherAnswer answer = client.Score(kOnePrompt);
     ASSERT_EQ(answer.samples.size(), 1u);
     EXPECT_EQ(answer.samples[0].ids.size(), 6u);
     EXPECT_EQ(answer.samples[0].ids[0], 11);
@@ -54,7 +54,7 @@ TEST(TeacherClientTest, AsksWithItsKeyBelowTheBase) {
 
 TEST(TeacherClientTest, TakesTheOnlyModelOfTheServer) {
   StubTeacher teacher;
-  TeacherOptions options = OptionsOf(teacher);
+  TeacherOptions options = OptionsOfStub(teacher);
   options.model.clear();
   TeacherClient client(options, {});
   EXPECT_EQ(client.model(), "stub");
@@ -68,8 +68,8 @@ TEST(TeacherClientTest, RepeatsWhatMayPass) {
     if (n == 2) return {"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", true};
     return {tests::Reply(200, "", body)};
   };
-  TeacherClient client(OptionsOf(teacher), {});
-  EXPECT_EQ(client.Score(kPrompts).samples.size(), 1u);
+  TeacherClient client(OptionsOfStub(teacher), {});
+  EXPECT_EQ(client.Score(kOnePrompt).samples.size(), 1u);
   EXPECT_EQ(n, 3);
 }
 
@@ -79,8 +79,8 @@ TEST(TeacherClientTest, GivesUpWithTheUrlAndTheServersWords) {
   teacher.change = [&](const tests::HubRequest&, const std::string&) -> tests::HubReply {
     return {tests::Reply(status, "", R"({"error":{"message":"no sk-secret today\u001b[2J"}})")};
   };
-  TeacherClient client(OptionsOf(teacher), {});
-  std::string fault = FaultOf(ErrorCode::kUnavailable, [&] { client.Score(kPrompts); });
+  TeacherClient client(OptionsOfStub(teacher), {});
+  std::string fault = ClientFault(ErrorCode::kUnavailable, [&] { client.Score(kOnePrompt); });
   EXPECT_NE(fault.find(teacher.url() + "/completions: status 500 'no [key] today"),
             std::string::npos)
       << fault;
@@ -89,15 +89,15 @@ TEST(TeacherClientTest, GivesUpWithTheUrlAndTheServersWords) {
   EXPECT_EQ(teacher.requests().size(), 3u);
 
   status = 401;
-  fault = FaultOf(ErrorCode::kUnauthenticated, [&] { client.Score(kPrompts); });
+  fault = ClientFault(ErrorCode::kUnauthenticated, [&] { client.Score(kOnePrompt); });
   EXPECT_NE(fault.find("TANDEM_TEACHER_KEY"), std::string::npos) << fault;
   status = 404;
-  fault = FaultOf(ErrorCode::kNotFound, [&] { client.Score(kPrompts); });
+  fault = ClientFault(ErrorCode::kNotFound, [&] { client.Score(kOnePrompt); });
   EXPECT_NE(fault.find("distill.teacher_model"), std::string::npos) << fault;
   status = 400;
-  FaultOf(ErrorCode::kFailedPrecondition, [&] { client.Score(kPrompts); });
+  ClientFault(ErrorCode::kFailedPrecondition, [&] { client.Score(kOnePrompt); });
   status = 302;
-  FaultOf(ErrorCode::kFailedPrecondition, [&] { client.Score(kPrompts); });
+  ClientFault(ErrorCode::kFailedPrecondition, [&] { client.Score(kOnePrompt); });
   EXPECT_EQ(teacher.requests().size(), 7u) << "refusals are not repeated";
 }
 
@@ -114,7 +114,7 @@ TEST(TeacherClientTest, AServerThatVanishedIsUnavailable) {
                         .max_attempts = 2,
                         .first_backoff = 1ms},
                        {});
-  const std::string fault = FaultOf(ErrorCode::kUnavailable, [&] { client.Score(kPrompts); });
+  const std::string fault = ClientFault(ErrorCode::kUnavailable, [&] { client.Score(kOnePrompt); });
   EXPECT_NE(fault.find(url.substr(0, url.size() - 3)), std::string::npos) << fault;
 }
 
@@ -125,15 +125,15 @@ TEST(TeacherClientTest, AStopEndsTheWait) {
     stop.request_stop();
     return {tests::Reply(503, "", "{}")};
   };
-  TeacherOptions options = OptionsOf(teacher);
+  TeacherOptions options = OptionsOfStub(teacher);
   options.first_backoff = 600s;
   TeacherClient client(options, stop.get_token());
-  FaultOf(ErrorCode::kCancelled, [&] { client.Score(kPrompts); });
+  ClientFault(ErrorCode::kCancelled, [&] { client.Score(kOnePrompt); });
 }
 
 TEST(TeacherClientTest, TellsTheTextOfTokensOrNothing) {
   StubTeacher teacher;
-  TeacherClient client(OptionsOf(teacher), {});
+  TeacherClient client(OptionsOfStub(teacher), {});
   const std::vector<TokenId> tokens = {'a', 'b'};
   EXPECT_EQ(client.TextOf(tokens), "ab");
   teacher.change = [](const tests::HubRequest&, const std::string&) -> tests::HubReply {
@@ -147,7 +147,7 @@ TEST(TeacherClientTest, BadUrlsAndKeysAreRefused) {
     TeacherOptions options;
     options.url = url;
     options.key = key;
-    FaultOf(ErrorCode::kInvalidArgument, [&] { TeacherClient(options, {}); });
+    ClientFault(ErrorCode::kInvalidArgument, [&] { TeacherClient(options, {}); });
   };
   for (const char* url : {"", "ftp://a/v1", "http://me:pw@a/v1", "http://a/v1?key=1"}) {
     refuse(url, "");

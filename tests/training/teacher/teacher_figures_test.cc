@@ -9,28 +9,28 @@
 namespace tandem::training {
 namespace {
 
-const TeacherHeader kHeader{"teacher", "abc", 2};
+const TeacherHeader kFiguresHeader{"teacher", "abc", 2};
 
 std::vector<ScoredSample> FirstSamples() {
   return {{7, {1, 2, 3, 4}, {-0.5f, -1, -0.25f, -2}}, {3, {9, 8}, {-0.125f, -3}}};
 }
 
-std::string WholeFile() {
+std::string WholeFigures() {
   const std::vector<ScoredSample> second = {{0, {5, 6}, {0, -20}}};
-  return EncodeTeacherHeader(kHeader) + EncodeTeacherFrame(FirstSamples(), "fp_1") +
+  return EncodeTeacherHeader(kFiguresHeader) + EncodeTeacherFrame(FirstSamples(), "fp_1") +
          EncodeTeacherFrame(second, "") + EncodeTeacherEnd();
 }
 
-TeacherFigures Read(const std::string& text) {
+TeacherFigures ReadFigures(const std::string& text) {
   const auto bytes = std::make_shared<const std::string>(text);
   return {bytes, std::as_bytes(std::span(*bytes)), "figures"};
 }
 
 TEST(TeacherFigures, AreReadAsTheyWereWritten) {
-  const TeacherFigures figures = Read(WholeFile());
-  EXPECT_EQ(figures.header(), kHeader);
+  const TeacherFigures figures = ReadFigures(WholeFigures());
+  EXPECT_EQ(figures.header(), kFiguresHeader);
   EXPECT_TRUE(figures.is_complete());
-  EXPECT_EQ(figures.whole_bytes(), WholeFile().size());
+  EXPECT_EQ(figures.whole_bytes(), WholeFigures().size());
   EXPECT_EQ(figures.fingerprint(), "fp_1");
   EXPECT_EQ(figures.size(), 3u);
   EXPECT_EQ(figures.TokensOf(7), 2);
@@ -49,11 +49,11 @@ TEST(TeacherFigures, AreReadAsTheyWereWritten) {
 }
 
 TEST(TeacherFigures, CutAnywhereKeepTheirWholeFrames) {
-  const std::string text = WholeFile();
-  const size_t header = EncodeTeacherHeader(kHeader).size();
+  const std::string text = WholeFigures();
+  const size_t header = EncodeTeacherHeader(kFiguresHeader).size();
   const size_t first = header + EncodeTeacherFrame(FirstSamples(), "fp_1").size();
   for (size_t size = header; size < text.size(); ++size) {
-    const TeacherFigures figures = Read(text.substr(0, size));
+    const TeacherFigures figures = ReadFigures(text.substr(0, size));
     EXPECT_FALSE(figures.is_complete()) << size;
     EXPECT_LE(figures.whole_bytes(), size);
     EXPECT_EQ(figures.Has(7), size >= first) << size;
@@ -62,12 +62,12 @@ TEST(TeacherFigures, CutAnywhereKeepTheirWholeFrames) {
 }
 
 TEST(TeacherFigures, ADamagedByteDropsItsFrameAndAllAfterIt) {
-  const std::string text = WholeFile();
-  const size_t header = EncodeTeacherHeader(kHeader).size();
+  const std::string text = WholeFigures();
+  const size_t header = EncodeTeacherHeader(kFiguresHeader).size();
   for (size_t at = header; at < text.size(); ++at) {
     std::string damaged = text;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x41);
-    const TeacherFigures figures = Read(damaged);
+    const TeacherFigures figures = ReadFigures(damaged);
     EXPECT_FALSE(figures.is_complete() && figures.whole_bytes() == text.size() &&
                  figures.size() == 3u)
         << at;
@@ -81,7 +81,7 @@ TEST(TeacherFigures, OtherFilesAreRefused) {
         std::string(R"({"format":"tandem-teacher","version":1,"top_k":0})") + "\n",
         std::string(20000, ' ')}) {
     try {
-      Read(text);
+      ReadFigures(text);
       ADD_FAILURE() << text.substr(0, 40);
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kDataLoss) << error.what();
