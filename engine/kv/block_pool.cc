@@ -67,22 +67,14 @@ void BlockPool::SetCached(BlockId block, bool cached) {
   PushFree(static_cast<int32_t>(block.value));
 }
 
-std::vector<BlockId> BlockPool::Idle(int64_t ages, int64_t most) {
+std::vector<BlockId> BlockPool::Idle(int64_t ages, int64_t most) const {
   std::vector<BlockId> idle;
-  for (size_t i = first_idle_; i < entries_.size() && static_cast<int64_t>(idle.size()) < most;
-       ++i) {
+  for (size_t i = 0; i < entries_.size() && static_cast<int64_t>(idle.size()) < most; ++i) {
     const Entry& entry = entries_[i];
     if (entry.references > 0 || !entry.taken || age_ - entry.released_age < ages) continue;
     idle.push_back(BlockId{static_cast<uint32_t>(i)});
   }
-  first_idle_ = idle.empty() ? entries_.size() : idle.front().value;
   return idle;
-}
-
-void BlockPool::GiveBackAll() {
-  for (Entry& entry : entries_) {
-    if (entry.references == 0) entry.taken = false;
-  }
 }
 
 void BlockPool::GiveBack(BlockId block) {

@@ -41,20 +41,13 @@ class BlockPool {
   void SetCached(BlockId block, bool cached);
 
   // Counts intervals of time, so that Idle needs no clock.
-  void Age() {
-    ++age_;
-    first_idle_ = 0;
-  }
+  void Age() { ++age_; }
   // Free blocks whose bytes may still take memory, and that were released at least `ages` calls of
-  // Age ago; ascending, the first `most` of them. REQUIRES: `ages` is positive, and the same in all
-  // calls between two of Age: they continue where the last one found the first idle block.
-  std::vector<BlockId> Idle(int64_t ages, int64_t most);
+  // Age ago; ascending, the first `most` of them.
+  std::vector<BlockId> Idle(int64_t ages, int64_t most) const;
   // Notes that the block's content is lost and its memory returned. REQUIRES: it is free, and the
   // prefix index does not have it.
   void GiveBack(BlockId block);
-  // Notes that all free blocks have lost their content and returned their memory. REQUIRES: the
-  // prefix index has none of them.
-  void GiveBackAll();
   // Ranges of free blocks without memory that contain these blocks, which are ascending. Longer
   // ranges than the blocks themselves: neighbours share pages of memory.
   std::vector<Range> RangesAround(const std::vector<BlockId>& blocks) const;
@@ -83,7 +76,6 @@ class BlockPool {
   int32_t free_tail_ = -1;
   int64_t num_free_ = 0;
   int64_t age_ = 0;
-  size_t first_idle_ = 0;  // no entry before it became idle since the last call of Age
 };
 
 }  // namespace tandem::engine

@@ -123,7 +123,6 @@ void EngineLoop::ReleaseIdleMemory() {
   has_released_ = true;
   scheduler_->ForgetPrefixes();
   kv_->Discard();
-  blocks_->GiveBackAll();
   states_->Discard();
   if (draft_) draft_->Discard();
   ::malloc_trim(0);

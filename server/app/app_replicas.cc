@@ -148,6 +148,11 @@ void App::RemoveDeletedJobModel(const Job& job) {
 // A request may name the model of a job, or an adapter, before the notice of it has been followed.
 bool App::LoadJobModel(const std::string& name) {
   if (!feed_ || is_loading_ || publisher_.load() == std::this_thread::get_id()) return false;
+  const auto now = std::chrono::steady_clock::now();
+  auto due = next_look_for_models_.load();
+  if (now < due || !next_look_for_models_.compare_exchange_strong(due, now + kLookForModelsEvery)) {
+    return false;
+  }
   {
     const PublishLock lock(publish_mutex_, publisher_, std::try_to_lock);
     if (!lock.owns()) {
@@ -156,12 +161,6 @@ bool App::LoadJobModel(const std::string& name) {
       throw Error(ErrorCode::kUnavailable, "models of finished jobs are being loaded, perhaps '" +
                                                name.substr(0, 120) + "'; try again later")
           .WithReason("model_loading");
-    }
-    const auto now = std::chrono::steady_clock::now();
-    auto due = next_look_for_models_.load();
-    if (now < due ||
-        !next_look_for_models_.compare_exchange_strong(due, now + kLookForModelsEvery)) {
-      return false;
     }
     PublishNewJobModels();
   }

@@ -111,7 +111,7 @@ std::vector<Batch> BatchStore::Adopt() {
   const std::lock_guard lock(mutex_);
   if (!replica_) return UnfinishedLocked();
   const std::string left =
-      std::string("is_finished = 0 AND (replica IS NULL OR replica <> ?1) AND ") + kReplicaIsGone;
+      std::string("is_finished = 0 AND replica IS DISTINCT FROM ?1 AND ") + kReplicaIsGone;
   std::vector<Batch> adopted;
   {
     Query query = database_.Prepare("SELECT record FROM batches WHERE " + left + " ORDER BY seq");

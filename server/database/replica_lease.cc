@@ -24,7 +24,7 @@ void RenewReplicaLease(Database& database, std::string_view replica) {
   insert.Next();
   Query update = database.Prepare(
       "UPDATE leases SET expires_at = {now_ms} + ?2 WHERE name = ?1 OR (name LIKE 'replica/%' AND "
-      "NOT EXISTS (SELECT 1 FROM leases AS fresh "
+      "expires_at <= {now_ms} AND NOT EXISTS (SELECT 1 FROM leases AS fresh "
       "WHERE fresh.name LIKE 'replica/%' AND fresh.expires_at > {now_ms} + 5000))");
   update.Bind(std::string_view(name));
   update.Bind(static_cast<int64_t>(kReplicaLeaseDuration.count()));

@@ -16,7 +16,7 @@ namespace tandem::server {
 //
 // While the database is away, all leases expire although every replica lives. So an expired lease
 // means something only if another replica has prolonged its own within the last five seconds. The
-// first one that does so after a gap gives every lease a whole period more.
+// first one that does so after a gap gives each expired lease a whole period more.
 inline constexpr std::chrono::milliseconds kReplicaLeaseDuration{10'000};
 inline constexpr std::chrono::milliseconds kRenewReplicaLeaseEvery{1000};
 

@@ -53,7 +53,7 @@ void ResponseStore::FailUnfinished() {
   {
     Query query =
         database_->Prepare(std::string("SELECT id, body FROM responses WHERE is_finished = 0 AND "
-                                       "(replica IS NULL OR replica <> ?) AND ") +
+                                       "replica IS DISTINCT FROM ? AND ") +
                            kReplicaIsGone);
     // Ours, whatever our lease says.
     query.Bind(std::string_view(options_.replica));

@@ -45,9 +45,11 @@ class Ranks(ClusterCase):
         f32 = "precision.compute=f32"
         self.run_alone("whole", f32)
         for name, ranks, words in (("tensor", 2, ["ici_tensor_parallelism=2"]),
-                                   ("tensor-mesh", 4, ["mesh=data=2,tensor=2"])):
+                                   ("tensor-mesh", 4, ["mesh=data=2,tensor=2"]),
+                                   ("sequence", 2, ["ici_tensor_sequence_parallelism=2"])):
             output = self.run_ranks(ranks, name, f32, *words)
             self.assertIn("by 2 ranks with their parts of the matrices", output)
+            self.assertEqual("between them, of the rows" in output, name == "sequence")
             self.assertEqual(len(self.losses(name)), self.STEPS)
             ours = self.losses(name)
             for step, loss in self.losses("whole").items():

@@ -562,15 +562,6 @@ class Runs(ObjectsCase):
         self.assertIn("runs/r1/result.json", names)
         self.tandem("run", self.url("runs/r1/hf"), "--max-tokens", "2", "Once")
 
-    def test_checkpoints_of_the_local_directory_stay_on_the_machine(self):
-        self.tandem("train", *self.words(**{"checkpoint.local_directory": self.path / "fast",
-                                            "checkpoint.local_period": 1}))
-
-        self.assertEqual(len(self.steps()), 2)
-        names = self.names("runs/")
-        self.assertTrue(names)
-        self.assertEqual([name for name in names if ".." in name or "fast" in name], [])
-
     def test_another_machine_resumes(self):
         self.tandem("train", *self.words())
         straight = self.get("runs/r1/hf/model.safetensors")
@@ -622,7 +613,7 @@ class Runs(ObjectsCase):
         self.assertIn("training continues", failed.stdout + failed.stderr)
         self.assertIn("same command uploads them again", failed.stdout + failed.stderr)
         # A failed upload keeps the files of the newest checkpoint alone.
-        kept = [path.name for path in self.path.rglob(".uploads/*") if path.name[0].isdigit()]
+        kept = [path.name for path in self.path.rglob(".uploads/*") if path.name.isdigit()]
         self.assertEqual(len(kept), 1, kept)
         self.proxy.hook = None
         self.tandem("train", *self.words())

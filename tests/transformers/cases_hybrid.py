@@ -60,9 +60,6 @@ CASES = {
         tf.Qwen3_5TextConfig, "llla", intermediate_size=64, layer_types=None, num_hidden_layers=5,
         num_key_value_heads=1),
 
-    "qwen3.5, one width of heads": lambda: delta(
-        tf.Qwen3_5TextConfig, "llla", intermediate_size=131, linear_key_head_dim=20),
-
     "qwen3-next, three of nine experts": lambda: delta(
         tf.Qwen3NextConfig, "llla", intermediate_size=90, **EXPERTS),
     "qwen3-next, dense first layer, tied": lambda: delta(
@@ -75,11 +72,6 @@ CASES = {
         tf.Qwen3NextConfig, "llla", intermediate_size=70, linear_num_key_heads=3, linear_num_value_heads=3,
         **{**EXPERTS, "num_experts_per_tok": 1}),
 
-    "qwen3-next, one width of heads": lambda: delta(
-        tf.Qwen3NextConfig, "llla", intermediate_size=90, linear_key_head_dim=20, **EXPERTS),
-
-    "qwen3.5 experts, one width of heads": lambda: delta(
-        tf.Qwen3_5MoeTextConfig, "llla", linear_key_head_dim=20, **EXPERTS),
     "qwen3.5 experts, three of nine": lambda: delta(tf.Qwen3_5MoeTextConfig, "llla", **EXPERTS),
     "qwen3.5 experts, tied": lambda: delta(tf.Qwen3_5MoeTextConfig, "lala", tie_word_embeddings=True, **EXPERTS),
     "qwen3.5 experts, one of four": lambda: delta(
@@ -101,7 +93,6 @@ def granite4(pattern, **fields):
 
 CASES.update({
     "granite-4 without rope, dense": lambda: granite4("llal"),
-    "granite-4, states that divide the width": lambda: granite4("llal", mamba_d_state=20),
     "granite-4 with rope, tied": lambda: granite4("alll", position_embedding_type="rope", tie_word_embeddings=True),
     "granite-4 with experts": lambda: granite4(
         "llal", num_local_experts=7, num_experts_per_tok=3, intermediate_size=34),

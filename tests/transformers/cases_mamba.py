@@ -45,13 +45,8 @@ def llama4(kind=tf.Llama4TextConfig, **fields):
         "floor_scale": 8, "attn_scale": 0.3, **fields})
 
 
-NO_MULTIPLIERS = {
-    "embedding_multiplier": 1.0, "lm_head_multiplier": 1.0, "key_multiplier": 1.0, "attention_out_multiplier": 1.0,
-    "ssm_out_multiplier": 1.0, "mlp_multipliers": None, "ssm_multipliers": None}
-
 CASES = {
     "mamba-2, one group": lambda: mamba2(),
-    "mamba-2, states that divide the width": lambda: mamba2(state_size=20),
     "mamba-2, three groups, tied": lambda: mamba2(n_groups=3, tie_word_embeddings=True),
     "mamba-2, biases, three taps": lambda: mamba2(use_bias=True, conv_kernel=3, n_groups=2),
     "mamba-2, no bias of the convolution, wide state": lambda: mamba2(
@@ -68,8 +63,9 @@ CASES = {
     "falcon-h1, expanded width, three taps": lambda: falcon(
         mamba_d_ssm=None, mamba_expand=2, mamba_d_conv=3, mamba_conv_bias=False, mamba_n_groups=3),
     "falcon-h1, no multipliers, long rope": lambda: falcon(
-        **NO_MULTIPLIERS, rope_parameters={"rope_type": "default", "rope_theta": 100000000000.0}),
-    "falcon-h1, no multipliers, states that divide the width": lambda: falcon(**NO_MULTIPLIERS, mamba_d_state=20),
+        embedding_multiplier=1.0, lm_head_multiplier=1.0, key_multiplier=1.0, attention_out_multiplier=1.0,
+        ssm_out_multiplier=1.0, mlp_multipliers=None, ssm_multipliers=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 100000000000.0}),
 
     "bamba, one layer attends": lambda: bamba(),
     "bamba, two groups, tied": lambda: bamba(mamba_n_groups=2, attn_layer_indices=[0, 3], tie_word_embeddings=True),
@@ -78,7 +74,6 @@ CASES = {
     "bamba, limited steps, llama3 rope": lambda: bamba(
         time_step_limit=(0.05, 0.9), attn_layer_indices=[1, 2], rope_parameters=dict(LLAMA3_ROPE)),
 
-    "nemotron-h, states that divide the width": lambda: nemotron("M-*-M", ssm_state_size=14),
     "nemotron-h without experts": lambda: nemotron("M-*-M"),
     "nemotron-h with experts": lambda: nemotron("MEM*E", routed_scaling_factor=2.5),
     "nemotron-h, latent experts, biases": lambda: nemotron(

@@ -2,7 +2,6 @@
 
 OTHER_WAY = "in MaxText's order of layers it is the other way"
 NO_PLACE = "the parameter tree has no counterpart for tensor"
-TWO_WIDTHS = "'linear_value_head_dim' other than 'linear_key_head_dim'"
 SOME_LAYERS = "only some layers of this model have a tensor such as"
 REFUSALS = {
     ("maxtext scanned", "qwen3-moe, every second layer"): SOME_LAYERS,
@@ -30,29 +29,4 @@ REFUSALS = {
     ("gguf", "qwen2-moe, every second layer"): "'qkv_bias': false",
     ("gguf", "qwen2-moe, one expert"): "layers without experts",
     ("gguf", "granite-moe, biases"): "biases of the attention",
-    ("gguf", "internlm3 tied, biases"): "bias of the attention's output",
-    ("gguf", "smollm3, yarn and biases"): "biases of the MLP",
-    ("gguf", "smollm3, window 15 without rope"): "a sliding window",
-    ("gguf", "smollm3, listed layers, untied"): "'no_rope_layers' other than each fourth",
-    ("gguf", "smollm3, every second"): "'no_rope_layers' other than each fourth",
-    ("gguf", "seed-oss, biases of the MLP"): "biases of the MLP",
-    ("gguf", "seed-oss, bias of the output"): "a bias of the attention's output",
-    ("gguf", "arcee, exact GELU"): "an activation other than relu2",
-    ("gguf", "arcee, biases"): "biases of the MLP",
-    ("gguf", "deepseek-v2, yarn"): "'mscale' other than 'mscale_all_dim'",
-    ("gguf", "deepseek-v2, biases, wide values"): "biases of the attention",
-    ("gguf", "deepseek-v3, yarn, biases"): "biases of the attention",
-    ("gguf", "deepseek-v3, halves rotate, no groups"): "'rope_interleave': false",
-    ("gguf", "ernie-4.5-moe, layers 1 to 2"): "'moe_layer_end_index' 2",
-    ("gguf", "lfm2, biases, four taps"): "'conv_bias': true",
-    ("gguf", "qwen3.5, biases, half rotates"): "biases of the attention",
-    ("gguf", "qwen3.5 experts, biases"): "biases of the attention",
-    **{("gguf", case): TWO_WIDTHS for case in (
-        "qwen3.5, every fourth layer attends", "qwen3.5, equal heads, tied", "qwen3.5, three taps, wide keys",
-        "qwen3.5, defaults of the layers", "qwen3.5 experts, wide shared one", "qwen3.5 experts, tied",
-        "qwen3.5 experts, three of nine", "qwen3.5 experts, one of four", "qwen3-next, weights not normalised",
-        "qwen3-next, three of nine experts", "qwen3-next, every other layer has experts",
-        "qwen3-next, equal heads, one expert", "qwen3-next, dense first layer, tied")},
-    ("gguf", "mamba-2, biases, three taps"): "biases of a Mamba-2 layer's projections",
-    ("gguf", "mamba-2, codestral's shape, limited steps"): "a limit of a Mamba-2 layer's time step",
 }

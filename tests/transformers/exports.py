@@ -75,13 +75,11 @@ def in_blocks(rows):
 
 
 def as_stored(name, weight, gguf_type, inputs_first, plus_1):
-    """A weight as a GGUF file stores it; norms, biases, positions, convolutions, single rows and rows of partial
-    blocks are not rounded.
+    """A weight as a GGUF file stores it; norms, biases, positions, single rows and rows of partial blocks are
+    not rounded.
     """
     if plus_1 and name.endswith("norm.weight"):
         return (weight + 1) - 1  # the file stores it plus 1
-    if "conv" in name and weight.dim() == 3:
-        return weight  # taps of a convolution
     if weight.dim() < 2 or weight.shape[0] == 1 or "wpe" in name or name.endswith("bias") or gguf_type == "f32":
         return weight
     rows = weight.mT.contiguous() if inputs_first else weight  # a row has the inputs of one output

@@ -197,13 +197,17 @@ void Collectives::ReduceScatterNow(std::span<float> data, Transport& transport) 
   for (int64_t at = 0; at < part; at += kPieceElements) {
     const int64_t piece = std::min(kPieceElements, part - at);
     const int64_t bytes = piece * static_cast<int64_t>(sizeof(float));
-    GrowTo(bytes * ranks, &staging_);
     GrowTo(bytes * ranks, &received_);
-    for (int r = 0; r < ranks; ++r) {
-      std::memcpy(staging_.data() + r * bytes, data.data() + r * part + at,
-                  static_cast<size_t>(bytes));
+    const std::byte* from = reinterpret_cast<const std::byte*>(data.data());
+    if (piece != part) {
+      GrowTo(bytes * ranks, &staging_);
+      for (int r = 0; r < ranks; ++r) {
+        std::memcpy(staging_.data() + r * bytes, data.data() + r * part + at,
+                    static_cast<size_t>(bytes));
+      }
+      from = staging_.data();
     }
-    transport.AllToAll(staging_.data(), received_.data(), bytes);
+    transport.AllToAll(from, received_.data(), bytes);
     SumParts(received_.data(), piece, ranks);
     std::memcpy(data.data() + transport.rank() * part + at, received_.data(),
                 static_cast<size_t>(bytes));

@@ -17,9 +17,12 @@ struct NamedAxis {
   const char* alias;
   AxisRequest MeshRequest::*axis;
 };
-constexpr std::array<NamedAxis, 3> kAxes = {{{"data", "batch", &MeshRequest::data},
-                                             {"fsdp", "fsdp", &MeshRequest::fsdp},
-                                             {"tensor", "model", &MeshRequest::tensor}}};
+constexpr std::array<NamedAxis, 4> kAxes = {
+    {{"data", "batch", &MeshRequest::data},
+     {"fsdp", "fsdp", &MeshRequest::fsdp},
+     {"tensor", "model", &MeshRequest::tensor},
+     {"tensor_sequence", "tensor_sequence", &MeshRequest::tensor_sequence}}};
+constexpr size_t kUnnamedAxes = 3;  // without a name: the first of them
 
 [[noreturn]] void RefuseMesh(const std::string& why) {
   throw Error(ErrorCode::kInvalidArgument, "mesh: " + why);
@@ -46,7 +49,7 @@ std::string_view Trimmed(std::string_view text) {
 void TakeWord(std::string_view word, size_t position, MeshRequest* request) {
   const size_t mark = word.find_first_of("=:");
   if (mark == std::string_view::npos) {
-    if (position >= kAxes.size()) RefuseMesh("has more than three sizes (data, fsdp, tensor)");
+    if (position >= kUnnamedAxes) RefuseMesh("has more than three sizes (data, fsdp, tensor)");
     (request->*kAxes[position].axis).ici = AxisSize(word);
     return;
   }
@@ -56,7 +59,8 @@ void TakeWord(std::string_view word, size_t position, MeshRequest* request) {
     (request->*axis.axis).ici = AxisSize(Trimmed(word.substr(mark + 1)));
     return;
   }
-  RefuseMesh("unknown axis \"" + std::string(name) + "\": the axes are data, fsdp and tensor");
+  RefuseMesh("unknown axis \"" + std::string(name) +
+             "\": the axes are data, fsdp, tensor and tensor_sequence");
 }
 
 // Product of the given sizes of all axes, and the -1 if there is one.
@@ -108,7 +112,8 @@ std::string ShowMesh(const MeshRequest& request) {
 
 Mesh ResolveMesh(const MeshRequest& request, int64_t world) {
   Mesh mesh;
-  const std::array<int64_t*, 3> sizes = {&mesh.data, &mesh.fsdp, &mesh.tensor};
+  int64_t sequence = 1;
+  const std::array<int64_t*, 4> sizes = {&mesh.data, &mesh.fsdp, &mesh.tensor, &sequence};
   Sizes all;
   for (size_t i = 0; i < kAxes.size(); ++i) {
     const AxisRequest& axis = request.*kAxes[i].axis;
@@ -119,6 +124,13 @@ Mesh ResolveMesh(const MeshRequest& request, int64_t world) {
   // Data takes the rest unless the spec gives its size.
   if (all.rest == nullptr && !request.data.ici && !request.data.dcn) all.rest = &mesh.data;
   if (all.rest != nullptr && world % all.known == 0) *all.rest *= world / all.known;
+  if (mesh.tensor > 1 && sequence > 1) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "ici_tensor_sequence_parallelism: ranks of the tensor axis divide the rows or do "
+                "not: set one of ici_tensor_parallelism and ici_tensor_sequence_parallelism to 1");
+  }
+  mesh.divides_rows = sequence > 1;
+  mesh.tensor *= sequence;
   if (mesh.ranks() != world) {
     throw Error(ErrorCode::kInvalidArgument,
                 "the mesh (ici_*_parallelism, dcn_*_parallelism, mesh) has data " +

@@ -17,6 +17,7 @@ struct MeshRequest {
   AxisRequest data;
   AxisRequest fsdp;
   AxisRequest tensor;
+  AxisRequest tensor_sequence;  // tensor, whose ranks also divide rows; one of both exceeds 1
 };
 
 // The grid of ranks. Tensor is the innermost axis, data the outermost.
@@ -24,12 +25,14 @@ struct Mesh {
   int64_t data = 1;
   int64_t fsdp = 1;
   int64_t tensor = 1;
+  bool divides_rows = false;  // tensor is the request's tensor_sequence
 
   int64_t ranks() const { return data * fsdp * tensor; }
 };
 
-// Reads "data=2,fsdp=1,tensor=-1", or sizes in this order: "2,1,-1". `batch` and `model` are other
-// names of data and tensor. Throws kInvalidArgument naming the bad word.
+// Reads "data=2,fsdp=1,tensor=-1", or sizes in this order: "2,1,-1". `tensor_sequence` has no place
+// in that order. `batch` and `model` are other names of data and tensor. Throws kInvalidArgument
+// naming the bad word.
 MeshRequest ParseMesh(const std::string& text);
 // The spelling that ParseMesh reads; empty when no axis is given.
 std::string ShowMesh(const MeshRequest& request);

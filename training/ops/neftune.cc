@@ -1,5 +1,6 @@
 #include "training/ops/neftune.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "engine/tensor/split_mix.h"
@@ -14,13 +15,16 @@ constexpr uint64_t kNoiseStream = 0x4e454654756e65ull;  // apart from dropout's 
 
 void AddNeftuneNoise(engine::OpsContext& ops, std::span<const DropoutRow> sources,
                      std::span<const Segment> segments, float alpha, uint64_t seed, int64_t cols,
-                     float* x) {
+                     float* x, int64_t first_row) {
+  const int64_t end_row = first_row + static_cast<int64_t>(sources.size());
   for (const Segment& segment : segments) {
     const auto scale = static_cast<float>(
         static_cast<double>(alpha) /
         std::sqrt(static_cast<double>(segment.n_rows) * static_cast<double>(cols)));
-    ops.pool().ParallelFor(segment.n_rows, [&](int64_t r, int) {
-      const int64_t row = segment.first_row + r;
+    const int64_t begin = std::max(segment.first_row, first_row);
+    const int64_t end = std::min(segment.first_row + segment.n_rows, end_row);
+    ops.pool().ParallelFor(std::max<int64_t>(0, end - begin), [&](int64_t r, int) {
+      const int64_t row = begin - first_row + r;
       const DropoutRow& source = sources[static_cast<size_t>(row)];
       if (!IsOfSample(source)) return;
       const uint64_t key = engine::SplitMix64(

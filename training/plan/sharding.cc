@@ -43,19 +43,36 @@ double SentPerStep(const TrainSpec& spec, int64_t elements) {
          2 * floats / static_cast<double>(shape.fsdp) * OthersShare(shape.ranks / shape.fsdp);
 }
 
-// Bytes of activations and their gradients that a rank of the tensor axis sends per step, and
-// receives: every sum moves each element to the rank that adds it and back.
+// Bytes of all rows that a node exchanges over the tensor axis. A sum moves each element to the
+// rank that adds it, and back unless ranks divide the rows.
+double ExchangedBy(const Program& program, const Node& node, bool backward) {
+  const bool is_spread = node.op == OpKind::kSpread;
+  if (!is_spread && node.op != OpKind::kSumRanks) return 0;
+  const Value& value = program.values[node.outputs[0]];
+  const auto elements = static_cast<double>(program.rows * value.cols);
+  const bool is_sum = is_spread == backward;
+  if (!program.tensor.place.divides_rows) return is_sum ? 2 * elements * sizeof(float) : 0;
+  const auto width = static_cast<double>(engine::DTypeBytes(value.dtype));
+  return elements * (is_spread && !backward ? width : sizeof(float));
+}
+
+// Bytes that a rank of the tensor axis sends to the others per step, and receives: activations, and
+// gradients of whole weights that ranks use for their parts.
 double SentOverTensor(const TrainSpec& spec, const Program& program) {
   const StepShape& shape = *spec.step_shape;
-  double elements = 0;
-  const auto add = [&](const Node& node, bool backward) {
-    if (node.op != (backward ? OpKind::kSpread : OpKind::kSumRanks)) return;
-    elements += static_cast<double>(program.rows * program.values[node.outputs[0]].cols);
-  };
-  for (const Node& node : program.nodes) add(node, false);
-  for (const BackwardStep& step : program.backward) add(program.nodes[step.node], !step.remake);
-  const auto batches = static_cast<double>(shape.batches / shape.ranks);
-  return batches * 2 * elements * sizeof(float) * OthersShare(shape.tensor);
+  double bytes = 0;
+  for (const Node& node : program.nodes) bytes += ExchangedBy(program, node, false);
+  for (const BackwardStep& step : program.backward) {
+    bytes += ExchangedBy(program, program.nodes[step.node], !step.remake);
+  }
+  bytes *= static_cast<double>(shape.batches / shape.ranks);
+  for (size_t i = 0; i < program.weight_specs.size(); ++i) {
+    if (!program.trained[i] || !program.tensor.weights[i].sums_gradient) continue;
+    const engine::WeightSpec& weight = program.weight_specs[i];
+    bytes += 2 * static_cast<double>(weight.n * weight.k) * sizeof(float) /
+             static_cast<double>(shape.fsdp);
+  }
+  return bytes * OthersShare(shape.tensor);
 }
 
 }  // namespace
@@ -71,16 +88,18 @@ std::string DescribeSharding(const TrainSpec& given, int64_t ranks) {
   alone.step_shape->ranks = 1;
   alone.step_shape->fsdp = 1;
   alone.step_shape->tensor = 1;
+  alone.step_shape->divides_rows = false;
   const MemoryNeeds whole = FindMemoryNeeds(alone, files);
 
   char line[200];
   std::snprintf(
       line, sizeof line,
-      "ranks: %lld (data %lld x fsdp %lld x tensor %lld); a step has %lld micro-batches of "
+      "ranks: %lld (data %lld x fsdp %lld x tensor %lld%s); a step has %lld micro-batches of "
       "%lld rows, %lld for each rank\n",
       static_cast<long long>(ranks), static_cast<long long>(mesh.data),
       static_cast<long long>(mesh.fsdp), static_cast<long long>(mesh.tensor),
-      static_cast<long long>(shape.batches), static_cast<long long>(shape.rows_per_batch),
+      mesh.divides_rows ? ", which divides rows" : "", static_cast<long long>(shape.batches),
+      static_cast<long long>(shape.rows_per_batch),
       static_cast<long long>(shape.batches / shape.ranks));
   std::string text = line;
   text += "  class               whole     on a rank\n";

@@ -282,9 +282,10 @@ std::string DescribeSimulation(const TrainSpec& given, double compute_s, const L
   for (const int64_t n : ranks) {
     const Mesh mesh = ResolveMesh(spec.parallel.mesh, n);
     if (mesh.tensor > 1) {
-      throw Error(ErrorCode::kUnsupported,
-                  "--simulate: it has no model of ici_tensor_parallelism: set it to 1, or use "
-                  "--sharding, which counts the bytes of all axes");
+      throw Error(ErrorCode::kUnsupported, "--simulate: it has no model of " +
+                                               std::string(TensorKey(mesh.divides_rows)) +
+                                               ": set it to 1, or use "
+                                               "--sharding, which counts the bytes of all axes");
     }
     const SimulatedStep step = SimulateStep(spec, n, mesh.fsdp, compute_s, link);
     std::snprintf(line, sizeof line, "  %5lld  %4lldx%-4lld %10.3f  %8.1f %%  %8.3f\n",

@@ -102,7 +102,7 @@ class Saver {
     if (reader != nullptr && save_ == ActivationSave::kReluMask1) Refuse(*reader);
     if (!turned_[index] && reader == nullptr) return;  // the backward pass needs nothing of it
     const Value& value = p_->values[node.outputs[0]];
-    const int64_t elements = p_->rows * value.cols;
+    const int64_t elements = RowsOf(*p_, node) * value.cols;
     // Without a gradient that reads the result, its signs suffice.
     node.save = reader == nullptr ? ActivationSave::kReluMask1 : ActivationSave::kReluSparse;
     node.saved = static_cast<int32_t>(p_->buffers.size());

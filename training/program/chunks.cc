@@ -50,7 +50,7 @@ class Chunker {
     if (IsCombined(after[0])) layer.push_back(after[0] + 1);
     for (size_t i = 0; i < layer.size(); ++i) {
       const Node& node = p_->nodes[layer[i]];
-      if (layer[i] != layer[0] + static_cast<int32_t>(i)) return {};
+      if (layer[i] != layer[0] + static_cast<int32_t>(i) || node.divided) return {};
       if (layer[i] == activation) continue;
       if (node.op == OpKind::kCombine && i + 1 == layer.size()) continue;
       const bool is_product = fused && i == 0;

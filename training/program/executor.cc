@@ -57,6 +57,7 @@ void Executor::Backward() {
         const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(node.op).name,
                              steps[s].remake ? "again" : "backward");
         const NodeFunctions& functions = FunctionsOf(node.op);
+        run_.Enter(node);
         if (steps[s].remake) {
           functions.forward(run_, node);
           continue;
@@ -84,7 +85,7 @@ CrossEntropyResult Executor::Evaluate(const ProgramBatch& batch, float* token_lo
 
 void Executor::ForwardLogits(const ProgramBatch& batch, float* logits) {
   Check(batch);
-  TANDEM_CHECK(observer_ == nullptr);
+  TANDEM_CHECK(observer_ == nullptr && !program_.tensor.place.divides_rows);
   Forward(batch, false);
   const Node& head = program_.nodes.back();
   const engine::PanelMatrix& panels = run_.PanelsOf(head);
@@ -128,6 +129,7 @@ void Executor::Forward(const ProgramBatch& batch, bool training) {
     const auto run = [&] {
       for (size_t n = i; n < end; ++n) {
         const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(nodes[n].op).name, "forward");
+        run_.Enter(nodes[n]);
         FunctionsOf(nodes[n].op).forward(run_, nodes[n]);
       }
     };
@@ -152,14 +154,16 @@ CrossEntropyResult Executor::ReweighedHead(const ProgramBatch& batch, float scal
 CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const float> weights,
                                   float scale, bool train, float* token_logprobs) {
   const Node& node = program_.nodes.back();
-  const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(node.op).name);
+  run_.Enter(node);
+  const auto first = static_cast<size_t>(run_.batch_row());
+  const auto rows = static_cast<size_t>(run_.n_rows());
   CrossEntropyArgs args;
   args.hidden = run_.MatrixOf(node.inputs[0]);
   args.head = run_.PanelsOf(node);
   args.bias = run_.VectorOf(node, 1);
   args.soft_cap = node.soft_cap;
-  args.targets = batch.targets;
-  args.weights = weights;
+  args.targets = batch.targets.subspan(first, rows);
+  args.weights = weights.subspan(first, rows);
   args.scale = scale;
   args.z_loss = train ? program_.z_loss : 0;
   args.distillation = batch.distillation;
@@ -177,9 +181,33 @@ CrossEntropyResult Executor::Head(const ProgramBatch& batch, std::span<const flo
   }
   float* dbias =
       backward && node.weights.size() > 1 ? run_.WeightGradient(node.weights[1]) : nullptr;
-  return Observed(program_.nodes.size() - 1, program_.nodes.size(), [&] {
-    return CrossEntropy(run_.ops(), head_workspace_, args, dhidden, dhead, dbias, token_logprobs);
+  float* own_logprobs = token_logprobs == nullptr ? nullptr : token_logprobs + first;
+  CrossEntropyResult result = Observed(program_.nodes.size() - 1, program_.nodes.size(), [&] {
+    const TraceSpan span(trace_, Trace::Lane::kCompute, Describe(node.op).name);
+    return CrossEntropy(run_.ops(), head_workspace_, args, dhidden, dhead, dbias, own_logprobs);
   });
+  if (node.divided) TakeOthers(&result, token_logprobs);
+  return result;
+}
+
+void Executor::TakeOthers(CrossEntropyResult* result, float* token_logprobs) const {
+  const TraceSpan span(trace_, Trace::Lane::kCompute, "gather losses");
+  const TensorPlace& place = program_.tensor.place;
+  TANDEM_CHECK(gather_ != nullptr);
+  std::vector<CrossEntropyResult> all(static_cast<size_t>(place.size));
+  gather_(std::as_bytes(std::span(result, 1)), std::as_writable_bytes(std::span(all)));
+  *result = {};
+  for (const CrossEntropyResult& one : all) {
+    result->weighted_loss += one.weighted_loss;
+    result->weight += one.weight;
+    result->correct_weight += one.correct_weight;
+    result->weighted_z_loss += one.weighted_z_loss;
+  }
+  if (token_logprobs == nullptr) return;
+  const std::span<float> rows(token_logprobs, static_cast<size_t>(program_.rows));
+  gather_(std::as_bytes(rows.subspan(static_cast<size_t>(program_.first_part_row()),
+                                     static_cast<size_t>(program_.part_rows()))),
+          std::as_writable_bytes(rows));
 }
 
 }  // namespace tandem::training

@@ -39,7 +39,8 @@ class Executor {
                            double router_share = 1);
   // Forward only, without dropout. `token_logprobs` [rows] may be null.
   CrossEntropyResult Evaluate(const ProgramBatch& batch, float* token_logprobs);
-  // Logits of all rows [rows, vocab_size], without dropout. Equal to serving's.
+  // Logits of all rows [rows, vocab_size], without dropout. Equal to serving's. REQUIRES: ranks do
+  // not divide the rows.
   void ForwardLogits(const ProgramBatch& batch, float* logits);
 
   const Program& program() const { return program_; }
@@ -51,10 +52,11 @@ class Executor {
   void set_on_backward(std::function<void(size_t end)> on_backward) {
     on_backward_ = std::move(on_backward);
   }
-  // Adds values of the ranks of the tensor axis. REQUIRES: set before the first run when the
-  // program is split (tensor_split.h); the ranks run it together.
-  void set_sum_ranks(std::function<void(std::span<float>)> sum) {
-    run_.set_sum_ranks(std::move(sum));
+  // Connects the ranks of the tensor axis. REQUIRES: set before the first run when the program is
+  // split (tensor_split.h); the ranks run it together. Their results have the figures of all rows.
+  void set_exchange(TensorExchange exchange) {
+    gather_ = exchange.gather;
+    run_.set_exchange(std::move(exchange));
   }
   // Told about every later run; null: nobody. Borrowed.
   void set_observer(StepObserver* observer) { observer_ = observer; }
@@ -71,11 +73,14 @@ class Executor {
   void Backward();
   CrossEntropyResult Head(const ProgramBatch& batch, std::span<const float> weights, float scale,
                           bool train, float* token_logprobs);
+  // Adds the figures of the other ranks, which have other rows, and gathers theirs.
+  void TakeOthers(CrossEntropyResult* result, float* token_logprobs) const;
   engine::LoraMatrices HeadMatrices(const Node& head) const;
   CrossEntropyResult ReweighedHead(const ProgramBatch& batch, float scale, const Reweigh& reweigh);
 
   const Program& program_;
   NodeRun run_;
+  std::function<void(std::span<const std::byte>, std::span<std::byte>)> gather_;
   CrossEntropyWorkspace head_workspace_;
   std::vector<float> token_logprobs_;  // [rows], for Reweigh
   std::vector<float> token_weights_;   // [rows]

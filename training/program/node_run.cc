@@ -39,11 +39,18 @@ void NodeRun::BeginForward(const ProgramBatch& batch, bool training) {
   routers_.Clear();
 }
 
+void NodeRun::Enter(const Node& node) {
+  if (node.chunk >= 0) return;
+  first_row_ = 0;
+  n_rows_ = RowsOf(program_, node);
+  batch_row_ = node.divided ? program_.first_part_row() : 0;
+}
+
 Matrix NodeRun::MatrixOf(int32_t value) {
   const Value& v = program_.values[value];
   std::byte* data = At(in_backward_ ? BackwardBuffer(v) : v.buffer) +
                     FirstRow(v) * v.stride * static_cast<int64_t>(engine::DTypeBytes(v.dtype));
-  return {data, v.dtype, n_rows_, v.cols, v.stride};
+  return {data, v.dtype, v.divided ? program_.part_rows() : n_rows_, v.cols, v.stride};
 }
 
 float* NodeRun::GradientOf(int32_t value) {
@@ -82,7 +89,7 @@ float* NodeRun::WeightGradient(int32_t weight) {
 
 std::span<const DropoutRow> NodeRun::Sources() const {
   if (batch_->sources.empty()) return {};
-  return batch_->sources.subspan(static_cast<size_t>(first_row_), static_cast<size_t>(n_rows_));
+  return Present(batch_->sources);
 }
 
 // As without a tensor axis, whose nodes do not count. Ranks draw their own columns apart.
@@ -94,8 +101,21 @@ DropoutKey NodeRun::KeyOf(const Node& node) const {
 }
 
 void NodeRun::SumRanks(float* values, int64_t count) const {
-  TANDEM_CHECK(sum_ranks_ != nullptr);
-  sum_ranks_({values, static_cast<size_t>(count)});
+  TANDEM_CHECK(exchange_.sum != nullptr);
+  exchange_.sum({values, static_cast<size_t>(count)});
+}
+
+float* NodeRun::SumOwnRows(float* values, int64_t cols) const {
+  TANDEM_CHECK(exchange_.sum_parts != nullptr);
+  exchange_.sum_parts({values, static_cast<size_t>(program_.rows * cols)});
+  return values + program_.first_part_row() * cols;
+}
+
+void NodeRun::GatherRows(const void* mine, int64_t bytes, void* all) const {
+  TANDEM_CHECK(exchange_.gather != nullptr);
+  exchange_.gather(
+      {static_cast<const std::byte*>(mine), static_cast<size_t>(program_.part_rows() * bytes)},
+      {static_cast<std::byte*>(all), static_cast<size_t>(program_.rows * bytes)});
 }
 
 // A chunk begins at a whole byte: its rows are a multiple of eight, or it is the only chunk.

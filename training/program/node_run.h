@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "training/ops/router_loss.h"
 #include "training/program/program.h"
 #include "training/program/program_batch.h"
+#include "training/program/tensor_exchange.h"
 
 namespace tandem::training {
 
@@ -27,12 +27,17 @@ class NodeRun {
   const Program& program() const { return program_; }
   engine::OpsContext& ops() const { return ops_; }
   const ProgramBatch& batch() const { return *batch_; }
+  // Those of the present rows.
+  std::span<const TokenId> Tokens() const { return Present(batch_->tokens); }
+  std::span<const int32_t> Positions() const { return Present(batch_->positions); }
   // True in training, also for recomputation: dropout draws, and data for gradients is saved.
   bool training() const { return training_; }
   bool in_backward() const { return in_backward_; }
-  // Rows that run now: all, or those of a chunk.
-  int64_t first_row() const { return first_row_; }
+  // Rows that run now: all, those of a chunk, or the rank's part of them.
   int64_t n_rows() const { return n_rows_; }
+  // The first of them: in buffers of all rows or of the rank's part, and in the batch.
+  int64_t first_row() const { return first_row_; }
+  int64_t batch_row() const { return batch_row_; }
 
   // The routers of the present forward pass, in training.
   RouterTally& routers() { return routers_; }
@@ -43,19 +48,23 @@ class NodeRun {
 
   void BeginForward(const ProgramBatch& batch, bool training);
   void BeginBackward() { in_backward_ = true; }
+  // Sets the rows that run now to those of a node. A node of a chunk has those of OverChunks.
+  void Enter(const Node& node);
   // Calls run() once per chunk of rows.
   template <class Run>
   void OverChunks(const Run& run) {
     for (first_row_ = 0; first_row_ < program_.rows; first_row_ += program_.chunk_rows) {
       n_rows_ = std::min(program_.chunk_rows, program_.rows - first_row_);
+      batch_row_ = first_row_;
       run();
     }
-    first_row_ = 0;
+    first_row_ = batch_row_ = 0;
     n_rows_ = program_.rows;
   }
 
   const Value& ValueOf(int32_t value) const { return program_.values[value]; }
-  // The present rows of a value. The backward pass reads recomputed values from another buffer.
+  // The present rows of a value, or the rank's part of its rows. The backward pass reads recomputed
+  // values from another buffer.
   engine::Matrix MatrixOf(int32_t value);
   float* F32Of(int32_t value) { return static_cast<float*>(MatrixOf(value).data); }
   float* GradientOf(int32_t value);  // null if it has none
@@ -80,7 +89,11 @@ class NodeRun {
 
   // Adds the values of the ranks of the tensor axis (tensor_split.h).
   void SumRanks(float* values, int64_t count) const;
-  void set_sum_ranks(std::function<void(std::span<float>)> sum) { sum_ranks_ = std::move(sum); }
+  // The same for the rank's part of the rows alone, which it returns; the others are lost.
+  float* SumOwnRows(float* values, int64_t cols) const;
+  // Gathers all rows, of `bytes` each, from the ranks' parts.
+  void GatherRows(const void* mine, int64_t bytes, void* all) const;
+  void set_exchange(TensorExchange exchange) { exchange_ = std::move(exchange); }
 
   std::span<const DropoutRow> Sources() const;
   DropoutKey KeyOf(const Node& node) const;
@@ -90,6 +103,10 @@ class NodeRun {
   int64_t packed_bytes() const;
 
  private:
+  template <class T>
+  std::span<T> Present(std::span<T> rows) const {
+    return rows.subspan(static_cast<size_t>(batch_row_), static_cast<size_t>(n_rows_));
+  }
   // Index of the chunk's first row in a value's buffers.
   int64_t FirstRow(const Value& value) const { return value.chunked ? 0 : first_row_; }
 
@@ -103,8 +120,9 @@ class NodeRun {
   bool training_ = false;
   bool in_backward_ = false;
   int64_t first_row_ = 0;  // of the chunk; 0 outside of chunks
+  int64_t batch_row_ = 0;
   int64_t n_rows_;
-  std::function<void(std::span<float>)> sum_ranks_;
+  TensorExchange exchange_;
   RouterTally routers_;
   double router_share_ = 1;
   // By node, by chunk; empty for nodes without packing.

@@ -124,8 +124,11 @@ void BackwardRoute(NodeRun& run, const Node& node, const BackwardStep&) {
                 run.GradientOf(node.outputs[0]), dlogits);
   const RouterLossOptions& losses = run.program().router_loss;
   if ((losses.balance == 0 && losses.z == 0) || !IsChoice(node)) return;
-  run.routers().Backward(run.ops(), losses, run.router_share(), logits, node.router, run.n_rows(),
-                         run.Sources(), dlogits);
+  // When ranks divide the rows, each routes all of them, and the gradients of all are added.
+  const double share =
+      node.is_part ? run.router_share() / run.program().tensor.place.size : run.router_share();
+  run.routers().Backward(run.ops(), losses, share, logits, node.router, run.n_rows(), run.Sources(),
+                         dlogits);
 }
 
 void ForwardExpertLinear(NodeRun& run, const Node& node) {

@@ -24,18 +24,18 @@ void ForwardEmbed(NodeRun& run, const Node& node) {
   const Matrix y = run.MatrixOf(node.outputs[0]);
   const ProgramBatch& batch = run.batch();
   engine::GatherRows(run.ops(), run.PanelsOf(node),
-                     node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
+                     node.op == OpKind::kEmbed ? run.Tokens() : run.Positions(),
                      static_cast<float*>(y.data), y.stride);
   if (node.lora.a >= 0) {
     const engine::LoraMatrices lora = {run.PanelsOf(node.lora.a), run.PanelsOf(node.lora.b),
                                        node.lora.scale};
     const Matrix hidden = HiddenOfTable(run, node);
-    engine::AddEmbeddingLora(run.ops(), lora, batch.tokens, static_cast<float*>(y.data), y.stride,
+    engine::AddEmbeddingLora(run.ops(), lora, run.Tokens(), static_cast<float*>(y.data), y.stride,
                              &hidden);
   }
   if (node.factor > 0 && run.training()) {
     AddNeftuneNoise(run.ops(), run.Sources(), batch.segments, node.factor, batch.dropout_seed,
-                    y.cols, static_cast<float*>(y.data));
+                    y.cols, static_cast<float*>(y.data), run.batch_row());
   }
 }
 
@@ -50,16 +50,15 @@ void BackwardTable(NodeRun& run, const Node& node) {
   float* dh = run.Floats(node.lora.backward_scratch);
   engine::MatMulInputGrad(ops, dy, run.PanelsOf(node.lora.b), dh, hidden.cols, false);
   engine::ScaleRows(ops, dh, node.lora.scale, hidden.rows * hidden.cols, dh);
-  EmbedBackward(ops, run.batch().tokens, dh, hidden.cols, run.program().weight_specs[node.lora.a].n,
+  EmbedBackward(ops, run.Tokens(), dh, hidden.cols, run.program().weight_specs[node.lora.a].n,
                 run.WeightGradient(node.lora.a));
 }
 
 }  // namespace
 
 void BackwardEmbed(NodeRun& run, const Node& node, const BackwardStep&) {
-  const ProgramBatch& batch = run.batch();
   if (float* gradient = run.WeightGradient(node.weights[0])) {
-    EmbedBackward(run.ops(), node.op == OpKind::kEmbed ? batch.tokens : batch.positions,
+    EmbedBackward(run.ops(), node.op == OpKind::kEmbed ? run.Tokens() : run.Positions(),
                   run.GradientOf(node.outputs[0]), run.ValueOf(node.outputs[0]).cols,
                   run.program().weight_specs[node.weights[0]].n, gradient);
   }
@@ -102,7 +101,7 @@ void ForwardNorm(NodeRun& run, const Node& node) {
 }
 
 void BackwardNorm(NodeRun& run, const Node& node, const BackwardStep&) {
-  const int64_t rows = run.program().rows;
+  const int64_t rows = run.n_rows();
   const int64_t cols = run.ValueOf(node.outputs[0]).cols;
   const float* x = run.F32Of(node.inputs[0]);
   const float* dy = run.GradientOf(node.outputs[0]);
@@ -129,12 +128,11 @@ void ForwardRound(NodeRun& run, const Node& node) {
 
 void ForwardRope(NodeRun& run, const Node& node) {
   const Matrix y = run.MatrixOf(node.outputs[0]);
-  engine::Rope(run.ops(), run.F32Of(node.inputs[0]), y.cols, run.batch().positions,
-               run.RopeOf(node), y);
+  engine::Rope(run.ops(), run.F32Of(node.inputs[0]), y.cols, run.Positions(), run.RopeOf(node), y);
 }
 
 void BackwardRope(NodeRun& run, const Node& node, const BackwardStep&) {
-  RopeBackward(run.ops(), run.GradientOf(node.outputs[0]), run.batch().positions, run.RopeOf(node),
+  RopeBackward(run.ops(), run.GradientOf(node.outputs[0]), run.Positions(), run.RopeOf(node),
                run.n_rows(), run.ValueOf(node.outputs[0]).cols, run.GradientOf(node.inputs[0]));
 }
 
@@ -168,7 +166,7 @@ void ForwardAdd(NodeRun& run, const Node& node) {
 }
 
 void BackwardAdd(NodeRun& run, const Node& node, const BackwardStep& step) {
-  const int64_t elements = run.program().rows * run.ValueOf(node.outputs[0]).cols;
+  const int64_t elements = run.n_rows() * run.ValueOf(node.outputs[0]).cols;
   for (size_t side = 0; side < 2; ++side) {
     if (!step.copy[side]) continue;
     float* into = run.GradientOf(node.inputs[side]);

@@ -13,35 +13,35 @@ int64_t NoFlops(const Program&, const Node&) { return 0; }
 
 int64_t MatMulFlops(const Program& p, const Node& node) {
   const engine::WeightSpec& w = p.weight_specs[node.weights[0]];
-  return 2 * p.rows * w.n * w.k;
+  return 2 * RowsOf(p, node) * w.n * w.k;
 }
 
 // FLOPs of A, or of B.
-int64_t LoraFlops(const Program& p, int32_t weight) {
+int64_t LoraFlops(const Program& p, const Node& node, int32_t weight) {
   if (weight < 0) return 0;
   const engine::WeightSpec& w = p.weight_specs[weight];
-  return 2 * p.rows * w.n * w.k;
+  return 2 * RowsOf(p, node) * w.n * w.k;
 }
 
 int64_t LinearFlops(const Program& p, const Node& node) {
-  return MatMulFlops(p, node) + LoraFlops(p, node.lora.a) + LoraFlops(p, node.lora.b);
+  return MatMulFlops(p, node) + LoraFlops(p, node, node.lora.a) + LoraFlops(p, node, node.lora.b);
 }
 
 // dX if the input needs it, dW if the weight is trained; for an adapter always dA, dB and dh; for
 // DoRA also the product again.
 int64_t LinearBackwardFlops(const Program& p, const Node& node) {
   const int64_t once = MatMulFlops(p, node);
-  const int64_t a = LoraFlops(p, node.lora.a);
-  const int64_t b = LoraFlops(p, node.lora.b);
+  const int64_t a = LoraFlops(p, node, node.lora.a);
+  const int64_t b = LoraFlops(p, node, node.lora.b);
   return (p.values[node.inputs[0]].needs_gradient ? once + a : 0) +
          (p.trained[node.weights[0]] ? once : 0) + a + 2 * b +
          (node.lora.factors >= 0 ? once + b : 0);
 }
 
 // A look-up is no product; B of its adapter is one.
-int64_t EmbedFlops(const Program& p, const Node& node) { return LoraFlops(p, node.lora.b); }
+int64_t EmbedFlops(const Program& p, const Node& node) { return LoraFlops(p, node, node.lora.b); }
 int64_t EmbedBackwardFlops(const Program& p, const Node& node) {
-  return 2 * LoraFlops(p, node.lora.b);
+  return 2 * LoraFlops(p, node, node.lora.b);
 }
 
 // MaxText's count of causal attention: scores and P.V over half of the square, per head.
@@ -83,7 +83,7 @@ int64_t ExpertFlops(const Program& p, const Node& node) {
 // FLOPs of the experts' A, or of B, if every expert has its share of the slots.
 int64_t ExpertLoraFlops(const Program& p, const Node& node, int32_t LoraNode::*matrix) {
   int64_t flops = 0;
-  for (const LoraNode& lora : node.experts.lora) flops += LoraFlops(p, lora.*matrix);
+  for (const LoraNode& lora : node.experts.lora) flops += LoraFlops(p, node, lora.*matrix);
   return flops * node.experts.top_k / std::max<int64_t>(1, node.experts.n_experts);
 }
 

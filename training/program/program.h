@@ -74,6 +74,7 @@ struct Value {
   int32_t remade = -1;    // buffer for the backward pass if the value is recomputed
   int32_t producer = -1;  // node
   bool chunked = false;   // lives within a chunk: its buffers hold `chunk_rows` rows
+  bool divided = false;   // the rank's part of the rows (TensorPlace::divides_rows)
   bool needs_gradient = false;
   // Buffer of d(loss)/d(value), f32, dense; -1: none. Values share it when their gradients are
   // equal or can be summed in place: a rounded copy and its source, operands of an Add and its sum.
@@ -141,8 +142,9 @@ struct Node {
                                                  // `saved`
   // The columns it reads are this rank's part (tensor_split.h).
   bool is_part = false;
-  int32_t passing = 0;  // kSpread and kSumRanks nodes before this one
-  int32_t chunk = -1;   // nodes with the same number run together, chunk by chunk of rows
+  bool divided = false;  // its inputs and outputs are the rank's part of the rows
+  int32_t passing = 0;   // kSpread and kSumRanks nodes before this one
+  int32_t chunk = -1;    // nodes with the same number run together, chunk by chunk of rows
   engine::AttentionSpec attention;
   LoraNode lora;              // kLinear; kExpertLinear uses its dropout rate and scratch buffers
   engine::RouterSpec router;  // kRoute
@@ -220,6 +222,12 @@ struct Program {
   RouterLossOptions router_loss;
   float z_loss = 0;  // of the head, while training
 
+  // The rank's part of rows that ranks divide: its first row, and the number.
+  int64_t part_rows() const { return tensor.place.divides_rows ? rows / tensor.place.size : rows; }
+  int64_t first_part_row() const {
+    return tensor.place.divides_rows ? tensor.place.rank * part_rows() : 0;
+  }
+
   int64_t forward_flops() const;
   int64_t training_flops() const;   // forward and backward of one micro-batch, without
                                     // recomputation
@@ -228,7 +236,12 @@ struct Program {
 
 // The number of rows in a value's buffers.
 inline int64_t RowsOf(const Program& program, const Value& value) {
+  if (value.divided) return program.part_rows();
   return value.chunked ? program.chunk_rows : program.rows;
+}
+// The number of rows that a node computes, in all chunks together.
+inline int64_t RowsOf(const Program& program, const Node& node) {
+  return node.divided ? program.part_rows() : program.rows;
 }
 
 // The end (exclusive) of the backward steps from `first` that run together chunk by chunk; first +
@@ -246,7 +259,8 @@ std::vector<engine::WeightSpec> FactorSpecs(const std::vector<engine::WeightSpec
                                             const std::vector<LoraTarget>& targets);
 
 // Records the family's forward pass and derives the rest of the program. With several ranks on the
-// tensor axis the weights are this rank's parts; throws as PartOfConfig and CompareSpecs.
+// tensor axis the weights are this rank's parts; throws as PartOfConfig and CompareSpecs. Throws
+// kInvalidArgument when they divide the rows and cannot do so equally.
 Program Record(const engine::FamilySpec& family, const engine::ModelConfig& config,
                const RecordOptions& options);
 

@@ -50,7 +50,7 @@ class Recorder : public engine::LayerOps {
     node.inputs = {F32(x)};
     node.weights = {Index(gamma)};
     node.eps = eps;
-    node.saved = NewBuffer("rstd", p_->rows * sizeof(float));
+    node.saved = NewBuffer("rstd", Rows(x.index) * sizeof(float));
     return Emit(std::move(node), p_->dtype, Cols(x));
   }
 
@@ -62,7 +62,7 @@ class Recorder : public engine::LayerOps {
     node.weights = {Index(gamma)};
     node.eps = eps;
     node.saved = NewBuffer(
-        "rstd", p_->rows * (Cols(x) / gamma.spec->n) * static_cast<int64_t>(sizeof(float)));
+        "rstd", Rows(x.index) * (Cols(x) / gamma.spec->n) * static_cast<int64_t>(sizeof(float)));
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
@@ -73,7 +73,7 @@ class Recorder : public engine::LayerOps {
     node.eps = eps;
     node.length = length;
     node.saved =
-        NewBuffer("rstd", p_->rows * (Cols(x) / length) * static_cast<int64_t>(sizeof(float)));
+        NewBuffer("rstd", Rows(x.index) * (Cols(x) / length) * static_cast<int64_t>(sizeof(float)));
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
@@ -84,7 +84,7 @@ class Recorder : public engine::LayerOps {
     if (gamma != nullptr) node.weights.push_back(Index(*gamma));
     if (beta != nullptr) node.weights.push_back(Index(*beta));
     node.eps = eps;
-    node.saved = NewBuffer("mean_rstd", p_->rows * 2 * sizeof(float));
+    node.saved = NewBuffer("mean_rstd", Rows(x.index) * 2 * sizeof(float));
     return Emit(std::move(node), DType::kF32, Cols(x));
   }
 
@@ -95,7 +95,7 @@ class Recorder : public engine::LayerOps {
     node.inputs = {axis == WeightSplit::Axis::kOutputs ? Spread(Rounded(x)) : Rounded(x)};
     node.weights = {Index(w)};
     if (bias != nullptr && !sums) node.weights.push_back(Index(*bias));
-    node.backward_scratch = RoundedGradientScratch(w.spec->n);
+    node.backward_scratch = RoundedGradientScratch(Rows(node.inputs[0]), w.spec->n);
     if (const auto found = lora_.find(w.index); found != lora_.end()) {
       AddAdapter(found->second, &node);
     }
@@ -142,7 +142,8 @@ class Recorder : public engine::LayerOps {
   Act Route(Act logits, const Weight* selection_bias, const engine::RouterSpec& spec) override {
     TANDEM_CHECK(Cols(logits) == spec.n_experts);
     Node node(OpKind::kRoute);
-    node.inputs = {F32(logits)};
+    // Losses on routers need the load of all rows. The gate of a shared expert has none.
+    node.inputs = {spec.n_experts > 1 ? AllRows(F32(logits)) : F32(logits)};
     if (selection_bias != nullptr) {
       node.weights = {selection_bias->index};
       p_->trained[selection_bias->index] = false;  // no gradient passes through a choice
@@ -159,9 +160,9 @@ class Recorder : public engine::LayerOps {
     const WeightSplit::Axis axis = region_.AxisOf(experts.front().index);
     Node node(OpKind::kExpertLinear);
     node.inputs = {axis == WeightSplit::Axis::kOutputs ? Spread(Rounded(x)) : Rounded(x),
-                   F32(routing)};
+                   AllRows(F32(routing))};
     // Before all products, so that they and their combination can run in chunks together.
-    if (axis != WeightSplit::Axis::kWhole) Spread(F32(routing));
+    if (axis != WeightSplit::Axis::kWhole) SpreadOnce(F32(routing));
     for (const Weight& w : experts) node.weights.push_back(w.index);
     const bool adds_biases = axis != WeightSplit::Axis::kInputs || p_->tensor.place.rank == 0;
     for (const Weight& b : biases) {
@@ -184,7 +185,7 @@ class Recorder : public engine::LayerOps {
     TANDEM_CHECK(Cols(y) % top_k == 0);
     Node node(OpKind::kCombine);
     const bool sums = region_.IsPart(y.index);
-    node.inputs = {F32(y), sums ? Spread(F32(routing)) : F32(routing)};
+    node.inputs = {F32(y), sums ? SpreadOnce(F32(routing)) : F32(routing)};
     const Act combined = Emit(std::move(node), DType::kF32, Cols(y) / top_k);
     return sums ? SumOverRanks(combined, nullptr) : combined;
   }
@@ -295,6 +296,10 @@ class Recorder : public engine::LayerOps {
     node.weights = {own_head_ >= 0 ? own_head_ : head.index};
     if (bias != nullptr) node.weights.push_back(Index(*bias));
     node.lora = head_lora_;
+    node.divided = Divides(node);
+    if (region_.is_split()) {
+      for (const int32_t weight : node.weights) region_.Use(weight, false);
+    }
     p_->nodes.push_back(std::move(node));
   }
 
@@ -353,6 +358,18 @@ class Recorder : public engine::LayerOps {
     return y.index;
   }
 
+  int32_t SpreadOnce(int32_t x) { return region_.IsPart(x) ? x : Spread(x); }
+  // All rows of a value of which ranks may have parts.
+  int32_t AllRows(int32_t x) { return p_->values[x].divided ? Spread(x) : x; }
+
+  // Whether ranks divide the rows of a node's outputs.
+  bool Divides(const Node& node) const {
+    if (!p_->tensor.place.divides_rows || node.op == OpKind::kSpread) return false;
+    return node.op == OpKind::kSumRanks ||
+           std::all_of(node.inputs.begin(), node.inputs.end(),
+                       [&](int32_t v) { return static_cast<bool>(p_->values[v].divided); });
+  }
+
   Act SumOverRanks(Act y, const Weight* bias) {
     Node node(OpKind::kSumRanks);
     node.inputs = {F32(y)};
@@ -400,16 +417,17 @@ class Recorder : public engine::LayerOps {
     node->lora = lora;
     const int64_t rank = p_->weight_specs[lora.a].n;
     const int64_t inputs = p_->weight_specs[lora.a].k;
-    node->saved = NewBuffer("lora h", p_->rows * rounded(rank));
-    node->lora.backward_scratch = NewBuffer("lora dh", p_->rows * (rank * kFloat + rounded(rank)));
+    const int64_t rows = Rows(node->inputs[0]);
+    node->saved = NewBuffer("lora h", rows * rounded(rank));
+    node->lora.backward_scratch = NewBuffer("lora dh", rows * (rank * kFloat + rounded(rank)));
     if (lora.factors >= 0) {
       node->lora.dora_scratch =
-          NewBuffer("dora product", p_->rows * p_->weight_specs[lora.b].n * kFloat);
+          NewBuffer("dora product", rows * p_->weight_specs[lora.b].n * kFloat);
     }
     if (lora.rate == 0) return;
-    node->lora.forward_scratch = NewBuffer("lora dropped x", p_->rows * rounded(inputs));
+    node->lora.forward_scratch = NewBuffer("lora dropped x", rows * rounded(inputs));
     node->lora.dropout_scratch =
-        NewBuffer("lora dropped x, dx", p_->rows * std::max(inputs * kFloat, rounded(inputs)));
+        NewBuffer("lora dropped x, dx", rows * std::max(inputs * kFloat, rounded(inputs)));
   }
 
   void AddTableAdapter(const LoraNode& lora, int64_t cols, Node* node) {
@@ -418,7 +436,7 @@ class Recorder : public engine::LayerOps {
     const int64_t stride = engine::RowStride(p_->dtype, rank);
     node->saved = NewBuffer(
         "lora h", p_->rows * stride * static_cast<int64_t>(engine::DTypeBytes(p_->dtype)));
-    node->backward_scratch = RoundedGradientScratch(cols);
+    node->backward_scratch = RoundedGradientScratch(p_->rows, cols);
     node->lora.backward_scratch =
         NewBuffer("lora dh", p_->rows * rank * static_cast<int64_t>(sizeof(float)));
   }
@@ -445,6 +463,7 @@ class Recorder : public engine::LayerOps {
   }
 
   int64_t Cols(Act x) const { return p_->values[x.index].cols; }
+  int64_t Rows(int32_t value) const { return RowsOf(*p_, p_->values[value]); }
 
   // With f32 compute a value "in the compute dtype" is f32 too; its rows are dense (see Emit).
   int32_t F32(Act x) const {
@@ -471,9 +490,9 @@ class Recorder : public engine::LayerOps {
   }
 
   // dY enters two matrix products and is therefore rounded like their other inputs.
-  int32_t RoundedGradientScratch(int64_t cols) {
+  int32_t RoundedGradientScratch(int64_t rows, int64_t cols) {
     if (p_->dtype == DType::kF32) return -1;
-    return NewBuffer("rounded dy", p_->rows * engine::RowStride(p_->dtype, cols) *
+    return NewBuffer("rounded dy", rows * engine::RowStride(p_->dtype, cols) *
                                        static_cast<int64_t>(engine::DTypeBytes(p_->dtype)));
   }
 
@@ -482,11 +501,13 @@ class Recorder : public engine::LayerOps {
     value.dtype = dtype;
     value.cols = cols;
     value.stride = engine::RowStride(dtype, cols);
+    value.divided = Divides(node);
+    node.divided = value.divided && node.op != OpKind::kSumRanks;
     TANDEM_CHECK(dtype != DType::kF32 || value.stride == cols);
     const auto index = static_cast<int32_t>(p_->values.size());
-    value.buffer =
-        NewBuffer("value " + std::to_string(index),
-                  p_->rows * value.stride * static_cast<int64_t>(engine::DTypeBytes(dtype)));
+    value.buffer = NewBuffer(
+        "value " + std::to_string(index),
+        RowsOf(*p_, value) * value.stride * static_cast<int64_t>(engine::DTypeBytes(dtype)));
     value.producer = static_cast<int32_t>(p_->nodes.size());
     node.outputs = {index};
     node.passing = passing_;
@@ -535,7 +556,7 @@ void SplitWeights(const engine::FamilySpec& family, const engine::ModelConfig& w
                   const RecordOptions& options, Program* program) {
   for (const LoraTarget& target : options.lora) {
     if (target.form == LoraForm::kLinear) continue;
-    RefuseTensorSplit(program->family,
+    RefuseTensorSplit(options.tensor, program->family,
                       "lora.use_dora, lora.embeddings or lora.modules_to_save gives its adapter "
                       "more than A and B of layers");
   }
@@ -546,15 +567,34 @@ void SplitWeights(const engine::FamilySpec& family, const engine::ModelConfig& w
       CompareSpecs(program->family, std::move(specs), program->weight_specs, options.tensor);
 }
 
+void CheckRows(const RecordOptions& options) {
+  TANDEM_CHECK(options.rows > 0 && options.row_length > 0 &&
+               options.rows % options.row_length == 0);
+  if (!options.tensor.divides_rows || options.rows % options.tensor.size == 0) return;
+  const std::string size = std::to_string(options.tensor.size);
+  throw Error(ErrorCode::kInvalidArgument,
+              std::string(TensorKey(true)) + ": " + size + " ranks cannot divide the " +
+                  std::to_string(options.rows) +
+                  " tokens of a micro-batch equally: choose data.max_target_length or "
+                  "train.per_device_batch_size so that their product is a multiple of " +
+                  size);
+}
+
+// Rows of all ranks are gathered again for the backward pass instead of kept.
+void DropGathered(const Program& program, std::vector<bool>* dropped) {
+  for (const Node& node : program.nodes) {
+    if (node.op != OpKind::kSpread || !program.values[node.inputs[0]].divided) continue;
+    (*dropped)[static_cast<size_t>(node.outputs[0])] = true;
+  }
+}
+
 }  // namespace
 
 Program Record(const engine::FamilySpec& family, const engine::ModelConfig& whole,
                const RecordOptions& options) {
   const bool is_split = options.tensor.size > 1;
-  const engine::ModelConfig config =
-      is_split ? PartOfConfig(family, whole, options.tensor.size) : whole;
-  TANDEM_CHECK(options.rows > 0 && options.row_length > 0 &&
-               options.rows % options.row_length == 0);
+  const engine::ModelConfig config = is_split ? PartOfConfig(family, whole, options.tensor) : whole;
+  CheckRows(options);
 
   Program program;
   program.family = std::string(family.name);
@@ -593,7 +633,8 @@ Program Record(const engine::FamilySpec& family, const engine::ModelConfig& whol
   RefuseLossWithoutRouters(program);
   if (options.remat.seq_chunk > 0) ChunkFeedForward(&program, options.remat.seq_chunk);
   AppendBackward(&program);
-  const std::vector<bool> dropped = SaveActivations(&program, options.remat.save);
+  std::vector<bool> dropped = SaveActivations(&program, options.remat.save);
+  DropGathered(program, &dropped);
   Rematerialize(&program, options.remat, dropped);
   AssignArena(&program);
   return program;

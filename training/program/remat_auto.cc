@@ -79,7 +79,7 @@ class DropOrder {
     made_[index] = true;
     chain->push_back(index);
     const Node& node = p_.nodes[index];
-    const int64_t elements = p_.rows * p_.values[node.outputs[0]].cols;
+    const int64_t elements = RowsOf(p_, node) * p_.values[node.outputs[0]].cols;
     auto cost = static_cast<double>(Describe(node.op).forward_flops(p_, node) + elements);
     if (node.save == ActivationSave::kReluSparse) return cost;  // only unpacked
     for (const int32_t v : node.inputs) {

@@ -65,16 +65,18 @@ void TensorRegion::Refuse(const Node& node, const std::string& why) const {
   if (!node.weights.empty()) {
     what += " (weight " + p_->weight_specs[static_cast<size_t>(node.weights[0])].name + ")";
   }
-  RefuseTensorSplit(p_->family, what);
+  RefuseTensorSplit(p_->tensor.place, p_->family, what);
 }
 
 void TensorRegion::Use(int32_t weight, bool for_parts) {
   const auto [found, is_new] = used_for_parts_.emplace(weight, for_parts);
-  if (!is_new && found->second != for_parts) {
-    RefuseTensorSplit(p_->family, "weight " + p_->weight_specs[static_cast<size_t>(weight)].name +
-                                      " serves parts and whole values");
+  const TensorPlace& place = p_->tensor.place;
+  if (!is_new && found->second != for_parts && !place.divides_rows) {
+    RefuseTensorSplit(place, p_->family,
+                      "weight " + p_->weight_specs[static_cast<size_t>(weight)].name +
+                          " serves parts and whole values");
   }
-  p_->tensor.weights[static_cast<size_t>(weight)].sums_gradient = for_parts;
+  p_->tensor.weights[static_cast<size_t>(weight)].sums_gradient = for_parts || place.divides_rows;
 }
 
 void TensorRegion::TakeLinear(Node* node) {
@@ -88,6 +90,10 @@ void TensorRegion::TakeLinear(Node* node) {
     if (axis == Axis::kWhole) Use(node->weights[i], false);
   }
   if (axis == Axis::kWhole) Use(node->weights[0], false);
+  if (node->lora.a >= 0 && axis == Axis::kWhole) {
+    Use(node->lora.a, false);
+    Use(node->lora.b, false);
+  }
   // A rank's A . x or B . h is a part of the sum.
   if (node->lora.a >= 0 && axis != Axis::kWhole) {
     Use(axis == Axis::kOutputs ? node->lora.a : node->lora.b, true);
@@ -137,6 +143,11 @@ void TensorRegion::TakeCombine(Node* node) {
   Mark(node->outputs[0], IsPart(node->inputs[0]));
 }
 
+// When ranks divide the rows, every rank routes all of them by spread logits.
+bool TensorRegion::RoutesAllRows(OpKind op) const {
+  return p_->tensor.place.divides_rows && (op == OpKind::kRoute || op == OpKind::kScaleExperts);
+}
+
 void TensorRegion::CheckNorm(const Node& node) const {
   const bool of_heads = !node.weights.empty() || std::find(head_dims_.begin(), head_dims_.end(),
                                                            node.length) != head_dims_.end();
@@ -154,7 +165,9 @@ void TensorRegion::TakeOther(Node* node) {
     if (!std::all_of(node->inputs.begin(), node->inputs.end(), is_part)) {
       Refuse(*node, "joins parts with whole values");
     }
-    if (!ComputesApart(node->op)) Refuse(*node, "needs all heads or columns");
+    if (!ComputesApart(node->op) && !RoutesAllRows(node->op)) {
+      Refuse(*node, "needs all heads or columns");
+    }
     if (node->op == OpKind::kRmsNorm) CheckNorm(*node);
   }
   node->is_part = any;
@@ -164,6 +177,7 @@ void TensorRegion::TakeOther(Node* node) {
 void TensorRegion::Take(Node* node) {
   switch (node->op) {
     case OpKind::kSpread:
+      if (IsPart(node->inputs[0])) Refuse(*node, "reads parts");
       return Mark(node->outputs[0], true);
     case OpKind::kSumRanks:
       for (const int32_t bias : node->weights) Use(bias, false);
@@ -206,7 +220,8 @@ std::vector<int64_t> ColumnsOf(const Program& program, int32_t value) {
     runs.push_back(count);
   }
   if (others || end != program.values[value].cols) {
-    RefuseTensorSplit(program.family, "it cuts a product into columns that overlap");
+    RefuseTensorSplit(program.tensor.place, program.family,
+                      "it cuts a product into columns that overlap");
   }
   return runs;
 }

@@ -31,6 +31,7 @@ class TensorRegion {
   void TakeExperts(Node* node);
   void TakeCombine(Node* node);
   void TakeOther(Node* node);
+  bool RoutesAllRows(OpKind op) const;
   void CheckNorm(const Node& node) const;
   [[noreturn]] void Refuse(const Node& node, const std::string& why) const;
 

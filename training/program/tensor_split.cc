@@ -11,9 +11,10 @@ namespace tandem::training {
 using engine::ModelConfig;
 using engine::WeightSpec;
 
-void RefuseTensorSplit(const std::string& family, const std::string& what) {
+void RefuseTensorSplit(const TensorPlace& place, const std::string& family,
+                       const std::string& what) {
   throw Error(ErrorCode::kUnsupported,
-              "ici_tensor_parallelism: family " + family + ": " + what +
+              std::string(TensorKey(place.divides_rows)) + ": family " + family + ": " + what +
                   ", which ranks of the tensor axis cannot share yet: set it to 1, and use "
                   "ici_fsdp_parallelism or ici_data_parallelism instead");
 }
@@ -26,20 +27,22 @@ TensorSplit TensorSplit::From(size_t first) const {
           {weights.begin() + offset, weights.end()}};
 }
 
-ModelConfig PartOfConfig(const engine::FamilySpec& family, const ModelConfig& config, int size) {
+ModelConfig PartOfConfig(const engine::FamilySpec& family, const ModelConfig& config,
+                         const TensorPlace& place) {
   const std::string name(family.name);
   if (const std::string_view part = engine::PartOfNoCount(config); !part.empty()) {
-    RefuseTensorSplit(name, "it has " + std::string(part));
+    RefuseTensorSplit(place, name, "it has " + std::string(part));
   }
   ModelConfig part = config;
   for (const engine::SharedCount& shared : engine::SharedCounts(part)) {
-    if (*shared.count % size != 0) {
+    if (*shared.count % place.size != 0) {
       throw Error(ErrorCode::kInvalidArgument,
-                  "ici_tensor_parallelism: family " + name + ": " + std::to_string(size) +
-                      " ranks cannot share " + std::to_string(*shared.count) + " " + shared.what +
+                  std::string(TensorKey(place.divides_rows)) + ": family " + name + ": " +
+                      std::to_string(place.size) + " ranks cannot share " +
+                      std::to_string(*shared.count) + " " + shared.what +
                       " equally: use a divisor of " + std::to_string(*shared.count));
     }
-    *shared.count /= size;
+    *shared.count /= place.size;
   }
   return part;
 }
@@ -61,7 +64,7 @@ TensorSplit CompareSpecs(const std::string& family, std::vector<WeightSpec> whol
     } else if (same_n && part[i].k * place.size == whole[i].k) {
       one.axis = WeightSplit::Axis::kInputs;
     } else {
-      RefuseTensorSplit(family, "weight " + whole[i].name + " has parts of unequal kinds");
+      RefuseTensorSplit(place, family, "weight " + whole[i].name + " has parts of unequal kinds");
     }
   }
   split.whole_specs = std::move(whole);

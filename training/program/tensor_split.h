@@ -12,13 +12,22 @@ namespace tandem::training {
 
 // Tensor parallelism (Shoeybi et al. 2019, Megatron-LM): ranks compute the same rows, each with its
 // part of the heads of attention and of the width of feed-forward layers. A rank runs the family's
-// forward pass with the configuration of its part. Between, all values are whole on every rank.
+// forward pass with the configuration of its part. Between, all values are whole on every rank, or
+// each rank has its part of their rows.
 
 // A rank's place on the tensor axis.
 struct TensorPlace {
   int rank = 0;
   int size = 1;
+  // Between the shared layers ranks divide the rows, in consecutive parts (sequence parallelism,
+  // Korthikanti et al. 2022, arXiv 2205.05198).
+  bool divides_rows = false;
 };
+
+// The key of a spec that gives the size of the axis.
+inline const char* TensorKey(bool divides_rows) {
+  return divides_rows ? "ici_tensor_sequence_parallelism" : "ici_tensor_parallelism";
+}
 
 // The elements of a whole weight [n, k] that a rank has.
 struct WeightSplit {
@@ -44,18 +53,20 @@ struct TensorSplit {
   TensorSplit From(size_t first) const;
 };
 
-// The configuration of one of `size` equal parts. Throws kUnsupported naming the family and the
-// part that ranks cannot share, and kInvalidArgument naming a count that `size` does not divide.
+// The configuration of one of `place.size` equal parts. Throws kUnsupported naming the family and
+// the part that ranks cannot share, and kInvalidArgument naming a count that the size does not
+// divide.
 engine::ModelConfig PartOfConfig(const engine::FamilySpec& family,
-                                 const engine::ModelConfig& config, int size);
+                                 const engine::ModelConfig& config, const TensorPlace& place);
 
 // The ways in which `part` divides the weights `whole`, apart from runs. Throws kUnsupported naming
 // a weight that is no equal part.
 TensorSplit CompareSpecs(const std::string& family, std::vector<engine::WeightSpec> whole,
                          const std::vector<engine::WeightSpec>& part, TensorPlace place);
 
-// "ici_tensor_parallelism: family f: `what`", and what to use instead.
-[[noreturn]] void RefuseTensorSplit(const std::string& family, const std::string& what);
+// "<the key>: family f: `what`", and what to use instead.
+[[noreturn]] void RefuseTensorSplit(const TensorPlace& place, const std::string& family,
+                                    const std::string& what);
 
 // Calls `visit` for the consecutive elements that a rank's part [n, k] shares with the whole
 // weight: the first element of either and their number.

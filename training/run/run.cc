@@ -184,14 +184,16 @@ class Run {
   void Announce() {
     if (!is_first()) return;
     if (ranks_ != nullptr) {
-      Report("message",
-             std::to_string(ranks_->size()) +
-                 " ranks share each step: " + std::to_string(spec_.batches_per_step()) +
-                 " micro-batches of " + std::to_string(spec_.rows_per_batch()) + " rows" +
-                 (spec_.step_shape->tensor > 1
-                      ? ", each computed by " + std::to_string(spec_.step_shape->tensor) +
-                            " ranks with their parts of the matrices"
-                      : ""));
+      Report(
+          "message",
+          std::to_string(ranks_->size()) +
+              " ranks share each step: " + std::to_string(spec_.batches_per_step()) +
+              " micro-batches of " + std::to_string(spec_.rows_per_batch()) + " rows" +
+              (spec_.step_shape->tensor > 1
+                   ? ", each computed by " + std::to_string(spec_.step_shape->tensor) +
+                         " ranks with their parts of the matrices" +
+                         (spec_.step_shape->divides_rows ? " and, between them, of the rows" : "")
+                   : ""));
     }
     const Trainer& trainer = parts_.trainer;
     char base[64] = "";

@@ -35,10 +35,11 @@ struct OwnedWeights {
 
 // The family's weights, or a rank's parts of them.
 std::vector<WeightSpec> PartsOfWeights(const TrainSpec& spec, const ModelFiles& files) {
-  const int64_t tensor = spec.step_shape ? spec.step_shape->tensor : 1;
-  if (tensor == 1) return files.family->list_weights(files.config);
+  const StepShape shape = spec.step_shape.value_or(StepShape());
+  if (shape.tensor == 1) return files.family->list_weights(files.config);
   return files.family->list_weights(
-      PartOfConfig(*files.family, files.config, static_cast<int>(tensor)));
+      PartOfConfig(*files.family, files.config,
+                   {.size = static_cast<int>(shape.tensor), .divides_rows = shape.divides_rows}));
 }
 
 OwnedWeights OwnedBy(const TrainSpec& spec, const ModelFiles& files,
@@ -192,16 +193,15 @@ int64_t OptimizerScratch(const TrainSpec& spec, const OwnedWeights& owned) {
 std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
                                       const OwnedWeights& owned, const Program& program) {
   std::vector<MemoryClass> classes = StateClasses(spec, owned);
-  const int64_t rows = spec.rows_per_batch() * spec.tokens_per_row();
   const engine::ModelConfig& config = files.config;
-  int64_t loss =
-      CrossEntropyWorkspaceBytes(rows, config.vocab_size, config.hidden_dim, spec.compute);
+  int64_t loss = CrossEntropyWorkspaceBytes(program.part_rows(), config.vocab_size,
+                                            config.hidden_dim, spec.compute);
   // Log-probabilities and weights of tokens, for losses over pairs or of a library.
   if (spec.is_dpo() || !spec.train.loss_library.empty())
-    loss += 2 * rows * static_cast<int64_t>(sizeof(float));
+    loss += 2 * program.rows * static_cast<int64_t>(sizeof(float));
   if (spec.is_distill()) {  // the teacher's tokens and their log-probabilities
     constexpr int64_t kEach = sizeof(TokenId) + sizeof(float);
-    loss += rows * spec.distill.loss.top_k * kEach * spec.train.gradient_accumulation_steps;
+    loss += program.rows * spec.distill.loss.top_k * kEach * spec.train.gradient_accumulation_steps;
   }
   classes.push_back({"loss", loss});
   const int threads =

@@ -18,16 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The factors of DoRA need the whole layer, of which ranks would have parts.
-void RefuseSharedDora(const TrainerOptions& options, const std::vector<LoraTarget>& targets) {
-  const bool has_dora = std::any_of(targets.begin(), targets.end(), [](const LoraTarget& target) {
-    return target.form == LoraForm::kDora;
-  });
-  if (options.fsdp == 1 || !has_dora) return;
-  throw Error(ErrorCode::kInvalidArgument,
-              "parallel.fsdp: must be 1 with DoRA: share the rows of a step with parallel.data");
-}
-
 // Hosts with other numbers of cores have other scratch memory, so `remat` auto leaves them other
 // budgets. The least of all counts: ranks must record the same program.
 RematOptions SharedRemat(RematOptions own, Collectives* ranks) {
@@ -58,7 +48,6 @@ Trainer MakeTrainer(const TrainSpec& spec, const ModelFiles& files, const Adapte
   if (spec.lora.export_merged) engine::RefuseMergeIntoBlocks(dir);
   engine::LoadOptions load = BaseLoadOptions(spec, dir, files.family->list_weights(files.config));
   load.cache_dir = cache_dir;
-  RefuseSharedDora(options, adapter.targets);
   auto base = engine::Model::Load(dir, load, ops);
   return Trainer(std::move(base), adapter.targets, options, ops);
 }
@@ -133,6 +122,7 @@ TrainerOptions TrainerOptionsOf(const TrainSpec& spec) {
   options.shard_moments = spec.parallel.shard_optimizer;
   options.fsdp = spec.step_shape ? spec.step_shape->fsdp : 1;
   options.tensor = spec.step_shape ? static_cast<int>(spec.step_shape->tensor) : 1;
+  options.divide_rows = spec.step_shape && spec.step_shape->divides_rows;
   options.tree_sums = spec.parallel.world_invariant > 0;
   if (spec.is_dpo()) options.dpo = spec.dpo.loss;
   options.has_library_loss = !spec.train.loss_library.empty();

@@ -31,7 +31,7 @@ class Scratch {
       if (node.op == OpKind::kLinear) Backward(node);
       if (node.op == OpKind::kExpertLinear) BackwardExperts(node);
       if (node.op == OpKind::kEmbed || node.op == OpKind::kEmbedPositions) {
-        Take({.shared = p_.rows * static_cast<int64_t>(sizeof(uint64_t)), .worker = 0});
+        Take({.shared = RowsOf(p_, node) * static_cast<int64_t>(sizeof(uint64_t)), .worker = 0});
       }
       if (node.op == OpKind::kAttention) {
         TakeAttention(node.attention);
@@ -68,7 +68,9 @@ class Scratch {
     most_.worker = std::max(most_.worker, bytes.worker);
   }
 
-  int64_t RowsAt(const Node& node) const { return node.chunk >= 0 ? p_.chunk_rows : p_.rows; }
+  int64_t RowsAt(const Node& node) const {
+    return node.chunk >= 0 ? p_.chunk_rows : RowsOf(p_, node);
+  }
 
   void Forward(const Node& node) {
     const engine::WeightSpec& w = p_.weight_specs[node.weights[0]];

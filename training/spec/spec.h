@@ -217,9 +217,10 @@ struct ParallelSection {
 struct StepShape {
   int64_t rows_per_batch = 0;
   int64_t batches = 0;
-  int64_t ranks = 1;   // that share the rows
-  int64_t fsdp = 1;    // of these, ranks that share the parameters
-  int64_t tensor = 1;  // ranks that compute the same rows, each with its part of matrices
+  int64_t ranks = 1;          // that share the rows
+  int64_t fsdp = 1;           // of these, ranks that share the parameters
+  int64_t tensor = 1;         // ranks that compute the same rows, each with its part of matrices
+  bool divides_rows = false;  // these divide the rows between shared matrices
 
   int64_t all_ranks() const { return ranks * tensor; }
 };

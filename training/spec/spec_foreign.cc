@@ -11,7 +11,8 @@ constexpr const char* kOff = "|false|False|0|-1|none|None|null";  // the empty v
 constexpr const char* kBackend = "a setting of MaxText's backend";
 constexpr const char* kDevices = "each rank has all weights and moments";
 constexpr const char* kMesh =
-    "training splits a run over the axes data, fsdp and tensor only: leave this out or set 1";
+    "training splits a run over the axes data, fsdp, tensor and tensor_sequence only: leave this "
+    "out or set 1";
 constexpr const char* kWandb =
     "set metrics.tensorboard, and upload with `wandb sync --sync-tensorboard`; or use metrics.csv";
 constexpr const char* kExport = "a setting of Orbax files, which training does not write";
@@ -31,11 +32,11 @@ constexpr Row kRows[] = {
     {"compile*", kAny, kBackend}, {"xla*", kAny, kBackend}, {"sa_*", kAny, kBackend},
     {"use_tokamax_*", kAny, kBackend}, {"colocated_*", kAny, kBackend},
     {"elastic_*", kAny, kBackend}, {"attention", kAny, "there is only one attention kernel"},
-    {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, "the axes are data, fsdp and tensor"},
-    {"ici_fsdp_t*", "|1|-1", kMesh}, {"ici_tensor_t*", "|1|-1", kMesh}, {"ici_tensor_s*", "|1|-1", kMesh},
+    {"logical_axis_rules", kAny, kBackend}, {"mesh_axes", kAny, "the axes are data, fsdp, tensor and tensor_sequence"},
+    {"ici_fsdp_t*", "|1|-1", kMesh}, {"ici_tensor_t*", "|1|-1", kMesh},
     {"ici_s*", "|1|-1", kMesh}, {"ici_c*", "|1|-1", kMesh}, {"ici_p*", "|1|-1", kMesh},
     {"ici_e*", "|1|-1", kMesh}, {"ici_a*", "|1|-1", kMesh}, {"ici_di*", "|1|-1", kMesh},
-    {"dcn_fsdp_t*", "|1|-1", kMesh}, {"dcn_tensor_t*", "|1|-1", kMesh}, {"dcn_tensor_s*", "|1|-1", kMesh},
+    {"dcn_fsdp_t*", "|1|-1", kMesh}, {"dcn_tensor_t*", "|1|-1", kMesh},
     {"dcn_s*", "|1|-1", kMesh}, {"dcn_c*", "|1|-1", kMesh}, {"dcn_p*", "|1|-1", kMesh},
     {"dcn_e*", "|1|-1", kMesh}, {"dcn_a*", "|1|-1", kMesh}, {"dcn_di*", "|1|-1", kMesh},
     {"mesh_*", "|1|-1|none|None|null", kMesh},

@@ -31,9 +31,12 @@ SpecValue MeshValue() {
             if (mesh.data.ici) spec.parallel.mesh.data.ici = mesh.data.ici;
             if (mesh.fsdp.ici) spec.parallel.mesh.fsdp.ici = mesh.fsdp.ici;
             if (mesh.tensor.ici) spec.parallel.mesh.tensor.ici = mesh.tensor.ici;
+            if (mesh.tensor_sequence.ici) {
+              spec.parallel.mesh.tensor_sequence.ici = mesh.tensor_sequence.ici;
+            }
           },
           [](const TrainSpec& spec) { return ShowMesh(spec.parallel.mesh); },
-          "sizes of the axes data, fsdp and tensor, such as data=2,fsdp=1"};
+          "sizes of the axes data, fsdp, tensor and tensor_sequence, such as data=2,fsdp=1"};
 }
 
 }  // namespace
@@ -48,12 +51,19 @@ std::vector<SpecKey> ParallelKeys() {
      "ranks that share the parameters and the rows of a step; -1: the rest", "1"},
     {{"parallel.tensor", "ici_tensor_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.tensor.ici)),
      "ranks that share the heads of attention and the width of feed-forward layers; -1: the rest", "1"},
+    {{"parallel.tensor_sequence", "ici_tensor_sequence_parallelism"},
+     AxisSizeOf(FIELD(parallel.mesh.tensor_sequence.ici)),
+     "`parallel.tensor` with ranks that also divide the rows between shared layers, which divides "
+     "the memory of activations there; -1: the rest", "1"},
     {{"parallel.dcn_data", "dcn_data_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.data.dcn)),
      "the same across hosts; both numbers are multiplied", "1"},
     {{"parallel.dcn_fsdp", "dcn_fsdp_parallelism"}, AxisSizeOf(FIELD(parallel.mesh.fsdp.dcn)),
      "the same for `parallel.fsdp`", "1"},
     {{"parallel.dcn_tensor", "dcn_tensor_parallelism"},
      AxisSizeOf(FIELD(parallel.mesh.tensor.dcn)), "the same for `parallel.tensor`", "1"},
+    {{"parallel.dcn_tensor_sequence", "dcn_tensor_sequence_parallelism"},
+     AxisSizeOf(FIELD(parallel.mesh.tensor_sequence.dcn)),
+     "the same for `parallel.tensor_sequence`", "1"},
     {{"parallel.world_invariant", "world_invariant"},
      Integer(FIELD(parallel.world_invariant), 0, 1 << 16),
      "number of equal parts of a step's rows, a power of two, whose gradients are added in a fixed "

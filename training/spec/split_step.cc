@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "engine/base/error.h"
+#include "training/program/tensor_split.h"
 #include "training/spec/spec.h"
 
 namespace tandem::training {
@@ -24,8 +25,8 @@ void RefuseWholeMatrices(const TrainSpec& spec, const std::string& key) {
 }
 
 // What a rank with a part of each matrix cannot compute.
-void CheckTensor(const TrainSpec& spec) {
-  const std::string key = "ici_tensor_parallelism";
+void CheckTensor(const TrainSpec& spec, bool divides_rows) {
+  const std::string key = TensorKey(divides_rows);
   RefuseWholeMatrices(spec, key);
   if (spec.is_distill()) {
     throw Error(ErrorCode::kUnsupported,
@@ -61,7 +62,7 @@ StepShape SplitStep(const TrainSpec& spec, const Mesh& mesh) {
   const int64_t fsdp = mesh.fsdp;
   const int64_t tensor = mesh.tensor;
   CheckSharding(spec, ranks, fsdp);
-  if (tensor > 1) CheckTensor(spec);
+  if (tensor > 1) CheckTensor(spec, mesh.divides_rows);
   const int64_t batch = spec.train.per_device_batch_size;
   const int64_t rows = batch * spec.train.gradient_accumulation_steps;
   const std::string ranks_text = std::to_string(ranks) + (ranks == 1 ? " rank" : " ranks");
@@ -78,16 +79,18 @@ StepShape SplitStep(const TrainSpec& spec, const Mesh& mesh) {
                  "whose " + text + " parts cannot be shared equally by " + ranks_text +
                      ": run a power of two of at most " + text);
     }
-    return {rows / parts, parts, ranks, fsdp, tensor};
+    return {rows / parts, parts, ranks, fsdp, tensor, mesh.divides_rows};
   }
-  if (ranks == 1) return {batch, spec.train.gradient_accumulation_steps, 1, 1, tensor};
+  if (ranks == 1) {
+    return {batch, spec.train.gradient_accumulation_steps, 1, 1, tensor, mesh.divides_rows};
+  }
   if (rows % ranks != 0) {
     RefuseStep("per_device_batch_size", rows,
                "which cannot be shared equally by " + ranks_text +
                    ": the product must be a multiple of " + std::to_string(ranks));
   }
   const int64_t size = std::gcd(rows / ranks, batch);
-  return {size, rows / size, ranks, fsdp, tensor};
+  return {size, rows / size, ranks, fsdp, tensor, mesh.divides_rows};
 }
 
 }  // namespace tandem::training

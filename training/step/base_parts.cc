@@ -28,9 +28,9 @@ struct PartCopy {
 
 [[noreturn]] void RefuseBlocks(const PartCopy& copy, const std::string& why) {
   throw Error(ErrorCode::kUnsupported,
-              "ici_tensor_parallelism: tensor " + copy.spec.name + " of the base in " +
-                  engine::BlockFormatName(copy.whole.panels.block) + ": " + why +
-                  ": set it to a smaller size, or lora.base_dtype to bf16");
+              std::string(TensorKey(copy.place.divides_rows)) + ": tensor " + copy.spec.name +
+                  " of the base in " + engine::BlockFormatName(copy.whole.panels.block) + ": " +
+                  why + ": set it to a smaller size, or lora.base_dtype to bf16");
 }
 
 int64_t PartBytes(const WeightSpec& spec, engine::DType dtype, BlockFormat block) {

@@ -96,7 +96,8 @@ void ShardedWeights::SumReplicas() {
   ranks_.Wait();
 }
 
-void ShardedWeights::Repack(engine::OpsContext& ops) {
+void ShardedWeights::Repack(engine::OpsContext& ops,
+                            const std::function<void(const ParameterStore::Unit&)>& built) {
   parameters_.Repack(ops);
   std::vector<const ParameterStore::Unit*> units;
   for (const ParameterStore::Unit& unit : parameters_.units()) {
@@ -131,6 +132,7 @@ void ShardedWeights::Repack(engine::OpsContext& ops) {
         ranks_.WaitFor(now.ticket);
       }
       parameters_.RepackUnit(ops, *units[i], now.all());
+      built(*units[i]);
       parameters_.DropWeightsOf(*units[i]);
       if (!overlap_) next = start(i + 1);
     }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 #include "engine/ops/ops_context.h"
@@ -41,8 +42,9 @@ class ShardedWeights : public StepObserver {
 
   // Adds this rank's parts of the gradient over all replicas of the parameters.
   void SumReplicas();
-  // Builds all weights anew from the masters, unit by unit.
-  void Repack(engine::OpsContext& ops);
+  // Builds all weights anew from the masters, unit by unit. Calls `built` while a unit's are whole.
+  void Repack(engine::OpsContext& ops,
+              const std::function<void(const ParameterStore::Unit&)>& built);
 
  private:
   struct Live {

@@ -37,7 +37,8 @@ RecordOptions RecordingOf(const TrainerOptions& options, engine::DType dtype,
   record.head_twice = options.dpo.has_value() || options.has_library_loss;
   if (options.tensor > 1) {
     constexpr auto kGroup = Collectives::Group::kTensor;
-    record.tensor = {options.ranks == nullptr ? 0 : options.ranks->rank_in(kGroup), options.tensor};
+    record.tensor = {options.ranks == nullptr ? 0 : options.ranks->rank_in(kGroup), options.tensor,
+                     options.divide_rows};
   }
   return record;
 }
@@ -59,9 +60,13 @@ StateShard ShardOf(const TrainerOptions& options) {
 void ConnectTensorRanks(const TrainerOptions& options, Executor& executor) {
   if (options.tensor == 1) return;
   TANDEM_CHECK(options.ranks != nullptr);
-  executor.set_sum_ranks([ranks = options.ranks](std::span<float> values) {
-    ranks->AllReduce(values, Collectives::Group::kTensor);
-  });
+  constexpr auto kGroup = Collectives::Group::kTensor;
+  Collectives* const ranks = options.ranks;
+  executor.set_exchange(
+      {.sum = [ranks](std::span<float> values) { ranks->AllReduce(values, kGroup); },
+       .sum_parts = [ranks](std::span<float> values) { ranks->ReduceScatter(values, kGroup); },
+       .gather = [ranks](std::span<const std::byte> mine,
+                         std::span<std::byte> all) { ranks->AllGather(mine, all, kGroup); }});
 }
 
 std::unique_ptr<ShardedWeights> ShardWeights(const TrainerOptions& options, const Program& program,
@@ -125,24 +130,30 @@ Trainer::Trainer(std::shared_ptr<const engine::Model> base, std::vector<LoraTarg
 }
 
 void Trainer::MastersChanged() {
-  sharded_ ? sharded_->Repack(ops_) : parameters_.Repack(ops_);
-  UpdateFactors();
+  if (sharded_) {
+    // The weights of a target are in one unit.
+    return sharded_->Repack(
+        ops_, [this](const ParameterStore::Unit& unit) { UpdateFactors(unit.first, unit.last); });
+  }
+  parameters_.Repack(ops_);
+  UpdateFactors(0, parameters_.size());
 }
 
-void Trainer::UpdateFactors() {
+void Trainer::UpdateFactors(size_t first, size_t last) {
   if (factors_.empty()) return;
-  TANDEM_CHECK(!sharded_);
   size_t next = 0;
   size_t parameter = 0;  // the target's A
   for (const LoraTarget& target : targets_) {
-    if (target.form == LoraForm::kDora) {
+    const bool is_dora = target.form == LoraForm::kDora;
+    if (is_dora && parameter >= first && parameter < last) {
       const engine::PanelMatrix& w = base_->weights()[static_cast<size_t>(target.weight)].panels;
       const engine::Weights& own = parameters_.weights();
-      auto* factors = factors_[next++].as<float>();
+      auto* factors = factors_[next].as<float>();
       DoraFactors(ops_, w,
                   {own[parameter].panels, own[parameter + 1].panels, target.scale, nullptr},
                   own[parameter + 2].vector, factors, factors + w.n);
     }
+    next += is_dora ? 1 : 0;
     parameter += static_cast<size_t>(LoraSpecCount(target));
   }
 }
@@ -311,12 +322,19 @@ void Trainer::SumOverTensor() {
       work(parameters_.gradients()[i] + begin, static_cast<size_t>(end - begin));
     }
   };
+  // Large gradients are added where they are, all others together.
+  constexpr size_t kLarge = size_t{1} << 16;  // elements
+  constexpr auto kGroup = Collectives::Group::kTensor;
   std::vector<float> sums;
-  each([&](const float* part, size_t n) { sums.insert(sums.end(), part, part + n); });
+  each([&](float* part, size_t n) {
+    if (n >= kLarge) return options_.ranks->AllReduce({part, n}, kGroup);
+    sums.insert(sums.end(), part, part + n);
+  });
   if (sums.empty()) return;
-  options_.ranks->AllReduce(sums, Collectives::Group::kTensor);
+  options_.ranks->AllReduce(sums, kGroup);
   size_t next = 0;
   each([&](float* part, size_t n) {
+    if (n >= kLarge) return;
     std::copy_n(sums.begin() + static_cast<int64_t>(next), n, part);
     next += n;
   });

@@ -58,6 +58,7 @@ struct TrainerOptions {
   // Ranks that share each matrix and compute the same rows (training/program/tensor_split.h);
   // `ranks` is arranged for them. Without `ranks` the first of them is described.
   int tensor = 1;
+  bool divide_rows = false;  // they divide the rows between these (sequence parallelism)
   // Adds the gradients of micro-batches in a binary tree instead of one after the other. With a
   // power of two of them, every number of ranks gives the same bits.
   bool tree_sums = false;
@@ -173,8 +174,9 @@ class Trainer {
  private:
   EvaluationResult EvaluateLoss(std::span<const MicroBatch> batches);
   EvaluationResult EvaluateDistilled(std::span<const MicroBatch> batches);
-  // Computes the factors of layers with DoRA from the present weights.
-  void UpdateFactors();
+  // Computes the factors of layers with DoRA whose A is one of the parameters [first, last), from
+  // the present weights.
+  void UpdateFactors(size_t first, size_t last);
   // Adds the gradients of all batches, times `scale`, and returns the figures of each.
   std::vector<double> TrainOnAll(std::span<const MicroBatch> batches, float scale, double rows);
   // Runs TrainOn for the rank's last micro-batch, and sums finished buckets meanwhile.

@@ -139,88 +139,67 @@ JobContext RunMirror::Watch(const JobContext& context) {
       }
       report(event);
     }
-    // Checkpoints of checkpoint.local_directory stay on this machine.
-    const bool is_mirrored =
-        event.kind == "export" || (event.kind == "checkpoint" && IsCheckpoint(event.message));
-    if (is_mirrored) Enqueue(event.message);
+    if (event.kind == "checkpoint" || event.kind == "export") Enqueue(event.message);
   };
   return watched;
 }
 
-std::string RunMirror::PrefixOf(const fs::path& path) const {
-  return engine::AsPrefix(url_.key) + path.lexically_relative(dir_).generic_string() + "/";
+// Hard links keep the files of a checkpoint that the run deletes before its upload ends.
+fs::path RunMirror::SnapshotOf(const fs::path& output) const {
+  return dir_ / kSnapshots / output.filename();
 }
 
-bool RunMirror::IsCheckpoint(const fs::path& path) const {
-  return path.parent_path() == dir_ / kCheckpoints;
-}
-
-namespace {
-
-void RemoveAll(const fs::path& path) {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
+std::string RunMirror::PrefixOf(const fs::path& output) const {
+  return engine::AsPrefix(url_.key) + output.lexically_relative(dir_).generic_string() + "/";
 }
 
 // A part of an output must never look like one, so a failure leaves no snapshot.
-void LinkFiles(const fs::path& output, const fs::path& snapshot) {
-  MakeDirectories(snapshot);
+void RunMirror::MakeSnapshot(const fs::path& output) const {
+  const fs::path snapshot = SnapshotOf(output);
   std::error_code code;
+  fs::remove_all(snapshot, code);
+  MakeDirectories(snapshot);
   fs::copy(output, snapshot, fs::copy_options::recursive | fs::copy_options::create_hard_links,
            code);
   if (!code) return;
-  RemoveAll(snapshot);
+  std::error_code ignored;
+  fs::remove_all(snapshot, ignored);
   engine::ThrowSystemError("create links to", output, code.value());
 }
 
-}  // namespace
+bool RunMirror::IsCheckpoint(const fs::path& output) const {
+  return output.parent_path() == dir_ / kCheckpoints;
+}
 
 // The links of a checkpoint keep its files on the disk, so they go with it.
-void RunMirror::ForgetCheckpoints() {
-  const auto forget = [&](const Output& output) {
-    if (!IsCheckpoint(output.path)) return false;
-    RemoveAll(output.snapshot);
-    return true;
-  };
-  std::erase_if(waiting_, forget);
-  std::erase_if(failed_, [&](const auto& entry) { return forget(entry.second); });
+bool RunMirror::ForgetCheckpoint(const fs::path& output) const {
+  if (!IsCheckpoint(output)) return false;
+  std::error_code ignored;
+  fs::remove_all(SnapshotOf(output), ignored);
+  return true;
 }
 
-void RunMirror::ForgetFailed(const Output& uploaded) {
-  const auto found = failed_.find(uploaded.path);
-  if (found == failed_.end() || found->second.number > uploaded.number) return;
-  RemoveAll(found->second.snapshot);
-  failed_.erase(found);
+void RunMirror::ForgetFailedCheckpoints() {
+  std::erase_if(failed_, [&](const fs::path& output) { return ForgetCheckpoint(output); });
 }
 
-void RunMirror::AddFailed(Output output) {
-  // Perhaps a newer one came meanwhile.
-  const auto replaces = [&](const Output& other) {
-    return other.number > output.number &&
-           (other.path == output.path || (IsCheckpoint(other.path) && IsCheckpoint(output.path)));
-  };
-  if (std::any_of(waiting_.begin(), waiting_.end(), replaces) ||
-      std::any_of(failed_.begin(), failed_.end(),
-                  [&](const auto& entry) { return replaces(entry.second); })) {
-    RemoveAll(output.snapshot);
-    return;
-  }
-  ForgetFailed(output);
-  failed_.emplace(output.path, output);
-}
-
-void RunMirror::Enqueue(const fs::path& path) {
+void RunMirror::Enqueue(const fs::path& output) {
   const std::lock_guard lock(mutex_);
-  Output output{path, {}, ++n_outputs_};
-  output.snapshot =
-      dir_ / kSnapshots / (path.filename().string() + "-" + std::to_string(output.number));
-  if (const auto failed = Attempt([&] { LinkFiles(path, output.snapshot); })) {
-    warnings_.push_back(path.string() + " is not uploaded: " + failed->what());
-    AddFailed(std::move(output));
+  if (const auto failed = Attempt([&] { MakeSnapshot(output); })) {
+    warnings_.push_back(output.string() + " is not uploaded: " + failed->what());
+    failed_.insert(output);
     return;
   }
-  if (IsCheckpoint(path)) ForgetCheckpoints();
-  waiting_.push_back(std::move(output));
+  if (IsCheckpoint(output)) {
+    // It replaces those whose upload has not begun or has failed. The links are those of `output`
+    // by now if it is among them.
+    std::erase_if(waiting_, [&](const fs::path& other) {
+      return other == output || ForgetCheckpoint(other);
+    });
+    failed_.erase(output);
+    ForgetFailedCheckpoints();
+  }
+  waiting_.push_back(output);
   wake_.notify_all();
 }
 
@@ -230,36 +209,39 @@ void RunMirror::Run() {
   for (;;) {
     wake_.wait(lock, [&] { return is_ending_ || !waiting_.empty(); });
     if (waiting_.empty()) return;
-    const Output output = std::move(waiting_.front());
+    const fs::path output = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
     const auto failed = Attempt([&] { Upload(output); });
     lock.lock();
     if (failed) {
-      warnings_.push_back("uploading " + output.path.filename().string() +
+      failed_.insert(output);
+      warnings_.push_back("uploading " + output.filename().string() +
                           " failed, training continues: " + failed->what());
-      AddFailed(output);
+      // Perhaps a newer checkpoint came meanwhile.
+      if (std::any_of(waiting_.begin(), waiting_.end(),
+                      [&](const fs::path& other) { return IsCheckpoint(other); })) {
+        ForgetFailedCheckpoints();
+      }
     } else {
-      ForgetFailed(output);
+      failed_.erase(output);
     }
   }
 }
 
-void RunMirror::Upload(const Output& output) {
-  std::error_code ignored;
-  const bool has_links = fs::exists(output.snapshot, ignored);
-  const std::string prefix = PrefixOf(output.path);
+void RunMirror::Upload(const fs::path& output) {
+  const fs::path snapshot = SnapshotOf(output);
   engine::ObjectStore store(url_);
-  engine::PublishTree(store, has_links ? output.snapshot : output.path, prefix,
-                      engine::IfObjects::kReplace, Ignore);
+  engine::PublishTree(store, snapshot, PrefixOf(output), engine::IfObjects::kReplace, Ignore);
   engine::ObjectClient client(store);
   const fs::path metrics = dir_ / "metrics.jsonl";
+  std::error_code ignored;
   if (fs::exists(metrics, ignored)) {
     engine::UploadFiles(store, {{metrics, engine::AsPrefix(url_.key) + "metrics.jsonl"}}, Ignore);
   }
-  if (IsCheckpoint(output.path)) RemoveOldCheckpoints(client, output.path.filename().string());
-  RemoveAll(output.snapshot);
-  spdlog::info("run_uploaded url=\"{}\"", EscapeJson(store.Name(prefix)));
+  if (IsCheckpoint(output)) RemoveOldCheckpoints(client, output.filename().string());
+  fs::remove_all(snapshot, ignored);
+  spdlog::info("run_uploaded url=\"{}\"", EscapeJson(store.Name(PrefixOf(output))));
 }
 
 // Keeps the newest complete checkpoints, of which `uploaded` is one. Later steps are of an earlier
@@ -279,6 +261,7 @@ void RunMirror::RemoveOldCheckpoints(engine::ObjectClient& client, const std::st
 }
 
 void RunMirror::Finish() {
+  std::vector<fs::path> again;
   {
     std::unique_lock lock(mutex_);
     is_ending_ = true;
@@ -287,19 +270,18 @@ void RunMirror::Finish() {
   }
   thread_.join();
   thread_ = std::thread([] {});  // for the destructor
-  std::vector<Output> again;
-  for (const auto& [path, output] : std::exchange(failed_, {})) {
+  for (const fs::path& output : std::exchange(failed_, {})) {
     std::error_code absent;
-    // The run may have removed the output itself meanwhile, for a newer one. Without links its
-    // files are read in place: the run writes none any more.
-    if (fs::exists(output.snapshot, absent) || fs::exists(path, absent)) again.push_back(output);
+    // The run may have removed the output itself meanwhile, for a newer one.
+    if (!fs::exists(SnapshotOf(output), absent) && fs::exists(output, absent)) MakeSnapshot(output);
+    if (fs::exists(SnapshotOf(output), absent)) again.push_back(output);
   }
   const auto advise = [&](const Error& error) {
     return Error(error.code(), std::string(error.what()) + "; the run's outputs are in " +
                                    dir_.string() + ", and the same command uploads them again");
   };
   WithContext(advise, [&] {
-    for (const Output& output : again) Upload(output);
+    for (const fs::path& output : again) Upload(output);
     engine::ObjectStore store(url_);
     std::vector<engine::FileToUpload> files;
     for (const auto& entry : fs::directory_iterator(dir_)) {

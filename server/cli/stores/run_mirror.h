@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
-#include <map>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,24 +40,17 @@ class RunMirror {
   void Finish();
 
  private:
-  // A checkpoint or export that waits for its upload. The run may delete it or write it again
-  // meanwhile, so each has hard links of its own.
-  struct Output {
-    std::filesystem::path path;
-    std::filesystem::path snapshot;  // the links; absent where they could not be made
-    int64_t number = 0;              // later outputs have larger ones
-  };
-
-  void Enqueue(const std::filesystem::path& path);
-  bool IsCheckpoint(const std::filesystem::path& path) const;
-  // REQUIRES for the next three: mutex_ held.
-  void ForgetCheckpoints();  // that wait or have failed: a newer one replaces them
-  void ForgetFailed(const Output& uploaded);
-  void AddFailed(Output output);
+  void Enqueue(const std::filesystem::path& output);
+  bool IsCheckpoint(const std::filesystem::path& output) const;
+  // REQUIRES for the next three: mutex_ held, or no thread.
+  void MakeSnapshot(const std::filesystem::path& output) const;
+  bool ForgetCheckpoint(const std::filesystem::path& output) const;  // false: it is none
+  void ForgetFailedCheckpoints();
   void Run();
-  void Upload(const Output& output);
+  void Upload(const std::filesystem::path& output);
   void RemoveOldCheckpoints(engine::ObjectClient& client, const std::string& uploaded);
-  std::string PrefixOf(const std::filesystem::path& path) const;
+  std::filesystem::path SnapshotOf(const std::filesystem::path& output) const;
+  std::string PrefixOf(const std::filesystem::path& output) const;
 
   const engine::ObjectUrl url_;
   const std::filesystem::path dir_;
@@ -64,9 +58,8 @@ class RunMirror {
 
   std::mutex mutex_;  // guards the members below, except thread_
   std::condition_variable wake_;
-  std::deque<Output> waiting_;
-  std::map<std::filesystem::path, Output> failed_;  // by path; the newest of each
-  int64_t n_outputs_ = 0;
+  std::deque<std::filesystem::path> waiting_;
+  std::set<std::filesystem::path> failed_;
   std::vector<std::string> warnings_;
   bool is_ending_ = false;
   std::thread thread_;

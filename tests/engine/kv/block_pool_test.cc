@@ -84,18 +84,6 @@ TEST(BlockPool, IdleBlocksAreFreeOnesThatWereTakenAndReleasedLongAgo) {
   EXPECT_EQ(wider[0].n, 4);
 }
 
-TEST(BlockPool, WhatWasGivenBackAsAWholeIsIdleOnlyAfterAnotherUse) {
-  BlockPool pool(2);
-  for (int i = 0; i < 2; ++i) pool.TryAllocate();
-  pool.Release(BlockId{0});
-  pool.GiveBackAll();  // block 1 is in use
-  for (int i = 0; i < 2; ++i) pool.Age();
-  EXPECT_TRUE(pool.Idle(2, 10).empty());
-  pool.Release(BlockId{1});
-  for (int i = 0; i < 2; ++i) pool.Age();
-  EXPECT_EQ(pool.Idle(2, 10), std::vector<BlockId>{BlockId{1}});
-}
-
 // A use in between begins the time anew.
 TEST(BlockPool, ARevivedBlockIsNotIdle) {
   BlockPool pool(1);

@@ -103,6 +103,10 @@ TEST_F(FsdpRunTest, OtherStatesHaveTheBitsOfOneRank) {
       {"model.trainable=layers\\.0\\."},
       {"train.remat=full", "gradient_accumulation_steps=1", "per_device_batch_size=8"},
       {"lora.rank=4", "lora.base_dtype=int4", "lora.dropout=0.1"},
+      {"lora.rank=4", "lora.embeddings=true"},
+      {"lora.rank=4", "lora.modules_to_save=[embed_tokens,lm_head,norm]"},
+      {"lora.rank=4", "lora.use_dora=true", "lora.dropout=0.1"},
+      {"lora.rank=4", "lora.use_dora=true", "lora.base_dtype=int8", "lora.modules_to_save=lm_head"},
       {"eval_interval=3", "eval_dataset_path=" + (dir_.path() / "train.txt").string()}};
   for (size_t i = 0; i < all.size(); ++i) {
     std::vector<std::string> words = all[i];

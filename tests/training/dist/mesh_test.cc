@@ -55,6 +55,16 @@ TEST(MeshTest, TensorIsTheInnermostAxis) {
   EXPECT_EQ(ResolveMesh(ParseMesh("tensor=-1,data=2"), 8).tensor, 4);
 }
 
+TEST(MeshTest, RanksOfTheTensorAxisMayDivideTheRows) {
+  const Mesh mesh = ResolveMesh(ParseMesh("data=2,tensor_sequence=-1"), 8);
+  EXPECT_EQ(mesh.data, 2);
+  EXPECT_EQ(mesh.tensor, 4);
+  EXPECT_TRUE(mesh.divides_rows);
+  EXPECT_FALSE(ResolveMesh(ParseMesh("tensor=2,tensor_sequence=1"), 2).divides_rows);
+  EXPECT_NE(FaultIn("tensor=2,tensor_sequence=2", 4).find("set one of ici_tensor_parallelism"),
+            std::string::npos);
+}
+
 std::optional<LaunchedRank> Find(const std::map<std::string, std::string>& variables) {
   return FindLaunchedRank([&](const char* name) -> const char* {
     const auto found = variables.find(name);

@@ -331,11 +331,15 @@ TEST_F(GemmaRanksTest, PairsOfAnswersWithSharedMatrices) {
   Run(spec, "one");
   TrainSpec split = spec;
   split.parallel.mesh.tensor.ici = 2;
+  TrainSpec divided = spec;
+  divided.parallel.mesh.tensor_sequence.ici = 2;
   for (const int size : {2, 4}) {
-    const std::string name = std::to_string(size);
-    RunOn(size, split, name);
-    EXPECT_EQ(Losses(name).at(0), Losses("one").at(0));
-    ExpectNear("one", name, 1e-3);
+    for (const TrainSpec* one : {&split, &divided}) {
+      const std::string name = std::to_string(size) + (one == &split ? "" : "-divided");
+      RunOn(size, *one, name);
+      EXPECT_EQ(Losses(name).at(0), Losses("one").at(0));
+      ExpectNear("one", name, 1e-3);
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 #include <string>
 
@@ -22,11 +23,12 @@ class OneTrainer {
  public:
   static constexpr int64_t kLength = 32;
 
-  OneTrainer(const engine::ModelConfig& config, Collectives* ranks, int64_t chunk)
+  OneTrainer(const engine::ModelConfig& config, Collectives* ranks, int64_t chunk,
+             bool divide_rows = false)
       : pool_(1),
         ops_(engine::Kernels(), pool_),
         trainer_(engine::FindFamilyByName(config.family), config, engine::DType::kF32,
-                 Options(ranks, chunk), ops_) {
+                 Options(ranks, chunk, divide_rows), ops_) {
     trainer_.parameters().InitFresh(1, 0.2, config.n_layers);
     trainer_.MastersChanged();
     const SyntheticSamples samples(kLength + 1, config.vocab_size, 3);
@@ -42,11 +44,12 @@ class OneTrainer {
   ParameterStore& parameters() { return trainer_.parameters(); }
 
  private:
-  static TrainerOptions Options(Collectives* ranks, int64_t chunk) {
+  static TrainerOptions Options(Collectives* ranks, int64_t chunk, bool divide_rows) {
     TrainerOptions options;
     options.row_length = kLength;
     options.ranks = ranks;
     options.remat.seq_chunk = chunk;
+    options.divide_rows = divide_rows;
     options.tensor = ranks == nullptr ? 1 : ranks->size_of(Collectives::Group::kTensor);
     return options;
   }
@@ -56,12 +59,29 @@ class OneTrainer {
   Trainer trainer_;
 };
 
+// Whole weights have the same bits of gradients on all ranks.
+void ExpectTheSameGradients(Collectives& ranks, ParameterStore& parameters) {
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters.tensor().weights[i].axis != WeightSplit::Axis::kWhole) continue;
+    if (!parameters.trained()[i]) continue;
+    const engine::WeightSpec& spec = parameters.specs()[i];
+    const std::span mine(parameters.gradients()[i], static_cast<size_t>(spec.n * spec.k));
+    std::vector<float> all(mine.size() * static_cast<size_t>(ranks.size()));
+    ranks.AllGather(std::as_bytes(mine), std::as_writable_bytes(std::span(all)));
+    for (size_t at = 0; at < all.size(); at += mine.size()) {
+      EXPECT_EQ(std::memcmp(all.data() + at, mine.data(), mine.size_bytes()), 0) << spec.name;
+    }
+  }
+}
+
 // The gradients of a family's tiny model on two ranks are parts of those of one.
-void ExpectPartsOfGradients(const engine::ModelConfig& config, int64_t chunk) {
+void ExpectPartsOfGradients(const engine::ModelConfig& config, int64_t chunk,
+                            bool divide_rows = false) {
   OneTrainer one(config, nullptr, 0);
   MustWorkOnRanks(2, [&](Collectives& ranks) {
     ranks.Arrange(1, 2);
-    OneTrainer part(config, &ranks, chunk);
+    OneTrainer part(config, &ranks, chunk, divide_rows);
+    ExpectTheSameGradients(ranks, part.parameters());
     const TensorSplit& tensor = part.parameters().tensor();
     for (size_t i = 0; i < part.parameters().size(); ++i) {
       if (!part.parameters().trained()[i]) continue;
@@ -92,11 +112,12 @@ engine::ModelConfig WithTwoKeyHeads(engine::ModelConfig config) {
 }
 
 // The refusal of a family; empty when ranks can share its matrices.
-std::string RefusalOf(const engine::ModelConfig& config) {
+std::string RefusalOf(const engine::ModelConfig& config, bool divide_rows = false) {
   const auto error = ErrorOf([&] {
     RecordOptions options;
     options.rows = options.row_length = OneTrainer::kLength;
     options.tensor.size = 2;
+    options.tensor.divides_rows = divide_rows;
     Record(engine::FindFamilyByName(config.family), config, options);
   });
   return error ? error->what() : "";
@@ -118,10 +139,40 @@ TEST(TensorGradients, ArePartsOfThoseOfOneRankInEveryFamilyThatIsNotRefused) {
   }
 }
 
+// The same families, and the same gradients.
+TEST(TensorGradients, OfDividedRowsAreTheSame) {
+  int compared = 0;
+  for (const engine::FamilySpec* family : engine::Families()) {
+    const engine::ModelConfig config = WithTwoKeyHeads(bench::TinyModelConfig(family->name));
+    const std::string refusal = RefusalOf(config, true);
+    EXPECT_EQ(refusal.empty(), RefusalOf(config).empty()) << config.family << ": " << refusal;
+    if (!refusal.empty()) continue;
+    ExpectPartsOfGradients(config, 0, true);
+    ++compared;
+  }
+  EXPECT_GT(compared, 10);
+}
+
 TEST(TensorGradients, OfChunksOfRowsAreTheSame) {
   for (const char* family : {"llama", "qwen3_moe"}) {
     ExpectPartsOfGradients(bench::TinyModelConfig(family), 16);
+    ExpectPartsOfGradients(bench::TinyModelConfig(family), 16, true);
   }
+}
+
+// The arena of a rank with its part of the rows is smaller, and remat makes it smaller still.
+TEST(TensorGradients, DividedRowsNeedLessMemory) {
+  const engine::ModelConfig config = bench::TinyModelConfig("llama");
+  const auto arena = [&](bool divides_rows, RematPolicy policy) {
+    RecordOptions options;
+    options.rows = options.row_length = 1024;
+    options.tensor = {.rank = 0, .size = 2, .divides_rows = divides_rows};
+    options.remat.policy = policy;
+    return Record(engine::FindFamilyByName("llama"), config, options).arena_bytes;
+  };
+  EXPECT_LT(arena(true, RematPolicy::kNone), arena(false, RematPolicy::kNone));
+  EXPECT_LT(arena(true, RematPolicy::kFull), arena(true, RematPolicy::kNone));
+  EXPECT_LT(arena(true, RematPolicy::kFull), arena(false, RematPolicy::kFull));
 }
 
 }  // namespace

@@ -1,61 +1,11 @@
 // Whole runs whose ranks, threads of this process, share each matrix (tensor parallelism).
 
-#include <gtest/gtest.h>
+#include "tests/training/dist/tensor_run.h"
 
-#include "tests/training/dist/ranks_run.h"
+#include <gtest/gtest.h>
 
 namespace tandem::training {
 namespace {
-
-using Words = std::vector<std::string>;
-
-Words Joined(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
-bench::RandomModelSpec TinyOf(const std::string& family) {
-  bench::RandomModelSpec model;
-  model.config = bench::TinyModelConfig(family);
-  model.with_tokenizer = true;
-  return model;
-}
-
-class TensorRunTest : public RanksRunTest {
- protected:
-  using RanksRunTest::RanksRunTest;
-
-  static Words Tensor(int ranks, const Words& more = {}) {
-    return Joined(more, {"ici_tensor_parallelism=" + std::to_string(ranks)});
-  }
-
-  // Runs of tensor 2, data 2 x tensor 2 and fsdp 2 x tensor 2 have the losses of one rank.
-  void ExpectTheLossesOfOneRank(Words words, double tolerance = 1e-4) {
-    words.insert(words.begin(), "precision.compute=f32");
-    Run(Spec(words), "one");
-    ASSERT_FALSE(Losses("one").empty());
-    int number = 0;
-    for (const auto& [ranks, more] :
-         {std::pair<int, Words>{2, {}}, {4, {}}, {4, {"ici_fsdp_parallelism=2"}}}) {
-      const std::string name = "split-" + std::to_string(number++);
-      RunOn(ranks, Spec(Tensor(2, Joined(words, more))), name);
-      ExpectNear("one", name, tolerance);
-    }
-  }
-
-  // The message of a run that all ranks refuse; empty when a rank does not.
-  std::string Refused(int ranks, const Words& words) {
-    const auto faults = OnRanks(ranks, [&](Collectives& group) {
-      JobContext context;
-      context.dir = dir_.path() / "refused";
-      RunTraining(Spec(words), context, &group);
-    });
-    for (const auto& fault : faults) {
-      if (!fault) return "";
-    }
-    return ToError(faults.front()).what();
-  }
-};
 
 // Separate and fused projections, with and without biases; norms of heads; parallel branches; heads
 // whose projections alternate; windows; experts; latent attention.
@@ -253,6 +203,8 @@ TEST_F(TensorBlocksTest, AdaptersTrainOnPartsOfABaseInBlocks) {
     Run(Spec(words), base);
     RunOn(2, Spec(Tensor(2, words)), std::string(base) + "-2");
     ExpectNear(base, std::string(base) + "-2", 2e-2);
+    RunOn(2, Spec(Divided(2, words)), std::string(base) + "-divided");
+    ExpectNear(base, std::string(base) + "-divided", 2e-2);
     EXPECT_LT(Losses(std::string(base) + "-2").at(kSteps - 1),
               Losses(std::string(base) + "-2").at(0));
   }
