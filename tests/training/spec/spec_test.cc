@@ -190,8 +190,9 @@ TEST(TrainSpec, TheMeshHasMaxTextsKeys) {
 TEST(TrainSpec, UnsupportedAxesAreRefusedByNameWithTheWayOut) {
   EXPECT_NE(FaultsOf(kMinimal, {"mesh=2x2"}).find("must be a number of ranks"), std::string::npos);
   for (const char* word : {"ici_sequence_parallelism=2", "dcn_expert_parallelism=4"}) {
-    EXPECT_NE(FaultsOf(kMinimal, {word}).find("the axes data, fsdp, tensor and tensor_sequence only"),
-              std::string::npos)
+    EXPECT_NE(
+        FaultsOf(kMinimal, {word}).find("the axes data, fsdp, tensor and tensor_sequence only"),
+        std::string::npos)
         << FaultsOf(kMinimal, {word});
   }
 }
