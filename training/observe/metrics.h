@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tandem::training {
@@ -98,6 +100,15 @@ class MetricsSink {
 std::unique_ptr<MetricsSink> MakeJsonLines(const std::filesystem::path& path);
 std::unique_ptr<MetricsSink> MakeCsv(const std::filesystem::path& path, int64_t first_step);
 std::unique_ptr<MetricsSink> MakeTensorBoard(const std::filesystem::path& dir, int64_t first_step);
+// What W&B shows of a run; the values of `config` are JSON.
+struct WandbDescription {
+  std::string project;
+  std::string name;
+  std::vector<std::pair<std::string, std::string>> config;
+};
+// Writes wandb/offline-run-…/run-ID.wandb below `dir`, for `wandb sync`.
+std::unique_ptr<MetricsSink> MakeWandb(const std::filesystem::path& dir, int64_t first_step,
+                                       const WandbDescription& description);
 // `history`: the run's metrics.jsonl; the plot begins with its losses.
 std::unique_ptr<MetricsSink> MakeLossPlot(const std::filesystem::path& path,
                                           const std::filesystem::path& history, int64_t first_step);

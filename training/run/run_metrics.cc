@@ -3,15 +3,29 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "engine/base/durable_dirs.h"
 #include "engine/base/unix_time.h"
 #include "engine/io/posix_file.h"
 #include "training/observe/history.h"
 #include "training/observe/roof.h"
+#include "training/spec/spec_keys.h"
 
 namespace tandem::training {
 namespace {
+
+// The spec's keys with a value that may be shown.
+WandbDescription DescribeForWandb(const TrainSpec& spec) {
+  WandbDescription run{spec.metrics.wandb_project,
+                       spec.metrics.wandb_name.empty() ? spec.run_name : spec.metrics.wandb_name,
+                       {}};
+  for (const SpecKey& key : SpecKeys()) {
+    if (!key.value.show) continue;
+    run.config.emplace_back(key.names.front(), nlohmann::ordered_json(key.value.show(spec)).dump());
+  }
+  return run;
+}
 
 std::string RewardsIn(const PreferenceFigures& figures) {
   char text[120];
@@ -73,6 +87,7 @@ RunMetrics::RunMetrics(RunParts& parts, const std::filesystem::path& dir, int64_
   sinks_.push_back(MakeJsonLines(lines));
   if (wanted.csv) sinks_.push_back(MakeCsv(dir / "metrics.csv", first_step));
   if (wanted.tensorboard) sinks_.push_back(MakeTensorBoard(dir / "tensorboard", first_step));
+  if (wanted.wandb) sinks_.push_back(MakeWandb(dir, first_step, DescribeForWandb(parts.spec)));
 }
 
 // Share of the time since the first step began that went into steps that count. Evaluations,
@@ -229,6 +244,11 @@ void RunMetrics::Sync() const {
   std::error_code absent;
   for (const auto& events : std::filesystem::directory_iterator(dir_ / "tensorboard", absent)) {
     engine::SyncPath(events.path());
+  }
+  for (const auto& run : std::filesystem::directory_iterator(dir_ / "wandb", absent)) {
+    for (const auto& file : std::filesystem::directory_iterator(run.path(), absent)) {
+      engine::SyncPath(file.path());
+    }
   }
   SyncDirectory(dir_);
 }

@@ -189,6 +189,9 @@ struct CheckpointSection {
 struct MetricsSection {
   bool csv = false;
   bool tensorboard = false;
+  bool wandb = false;  // files of an offline run, for `wandb sync`
+  std::string wandb_project = "tandem";
+  std::string wandb_name;  // empty: run_name
   bool plot = true;
 };
 

@@ -103,6 +103,26 @@ std::vector<SpecKey> MachineKeys() {
      "write metrics.csv: one row per step and evaluation"},
     {{"metrics.tensorboard", "enable_tensorboard"}, Bool(FIELD(metrics.tensorboard)),
      "write tensorboard/: event files with the same scalars"},
+    {{"metrics.wandb", "enable_wandb"}, Bool(FIELD(metrics.wandb)),
+     "write wandb/: an offline run of W&B, for `wandb sync`"},
+    {{"metrics.wandb_project", "wandb_project_name"}, Text(FIELD(metrics.wandb_project)),
+     "W&B's project of the run"},
+    {{"metrics.wandb_name", "wandb_run_name"}, Text(FIELD(metrics.wandb_name)),
+     "W&B's name of the run", "`run_name`"},
+    {{"report_to"},
+     {[](TrainSpec& spec, const GivenValue& given) {
+        for (const std::string& word : given.words) {
+          if (word == "wandb") {
+            spec.metrics.wandb = true;
+          } else if (word == "tensorboard") {
+            spec.metrics.tensorboard = true;
+          } else if (!word.empty() && word != "none") {
+            throw BadValue("must be none, tensorboard, wandb, or a list of them, got \"" + word +
+                           "\"");
+          }
+        }
+      }, nullptr, "none, tensorboard, wandb, or a list of them"},
+     "trl's switch: sets `metrics.tensorboard` and `metrics.wandb`", "none"},
     {{"metrics.plot"}, Bool(FIELD(metrics.plot)),
      "write loss.svg: training and validation loss, redrawn at evaluations and at the end"},
   };
