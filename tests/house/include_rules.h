@@ -405,9 +405,10 @@ inline constexpr std::array kZstd{Names("engine/io"),
                                   Names("tests/training/data")};
 // Compression of Parquet pages; zlib also computes their CRC.
 inline constexpr std::array kPageCodecs{Names("training/data/parquet/codecs")};
-inline constexpr std::array kZlib{Names("training/data/parquet/codecs"), Names("server/console"),
-                                  Names("training/data/text_bytes"), Names("training/observe/wandb_file"),
-                                  Names("tests/training/data"), Names("tests/server/console")};
+inline constexpr std::array kZlib{
+    Names("training/data/parquet/codecs"), Names("server/console"),
+    Names("training/data/text_bytes"),     Names("training/observe/wandb_file"),
+    Names("tests/training/data"),          Names("tests/server/console")};
 // The interface of loss libraries is C.
 inline constexpr std::array kLossInterface{Names("training/loss/tandem_loss")};
 inline constexpr std::array kMpi{Names("training/dist/mpi")};
