@@ -1,6 +1,5 @@
 #include "bench/context_bench.h"
 
-#include <cstdio>
 #include <future>
 #include <memory>
 #include <ostream>
@@ -9,6 +8,7 @@
 
 #include "bench/gemm_bench.h"
 #include "bench/measure/paired.h"
+#include "bench/measure/print_formatted.h"
 #include "engine/base/error.h"
 #include "engine/draft.h"
 #include "engine/engine.h"
@@ -96,12 +96,6 @@ StreamRun MedianOf(engine::Engine& engine, const engine::GenerationRequest& requ
   return run;
 }
 
-void PrintLine(std::ostream& out, const char* format, auto... values) {
-  char line[256];
-  std::snprintf(line, sizeof line, format, values...);
-  out << line << std::flush;
-}
-
 void ReportDepths(std::ostream& out, const engine::LoadedModel& model,
                   const ContextBenchOptions& options) {
   engine::EngineOptions plain = options.engine;
@@ -119,13 +113,13 @@ void ReportDepths(std::ostream& out, const engine::LoadedModel& model,
     if (depth == options.depths.front()) first = run;
     const double rate = static_cast<double>(depth) / run.prefill_seconds;
     const double first_rate = static_cast<double>(options.depths.front()) / first.prefill_seconds;
-    PrintLine(out, "%6lld tokens: prefill %.1f tokens/s = %.2f x the first, decode %.3f ms",
-              static_cast<long long>(depth), rate, rate / first_rate, 1e3 * run.token_seconds);
+    PrintFormatted(out, "%6lld tokens: prefill %.1f tokens/s = %.2f x the first, decode %.3f ms",
+                   static_cast<long long>(depth), rate, rate / first_rate, 1e3 * run.token_seconds);
     if (depth != options.depths.front()) {
       const double more = static_cast<double>(depth - options.depths.front()) * kv_bytes;
-      PrintLine(out, ", %.3f ms more = %.2f x its bytes",
-                1e3 * (run.token_seconds - first.token_seconds),
-                (run.token_seconds - first.token_seconds) / (more / read_bytes));
+      PrintFormatted(out, ", %.3f ms more = %.2f x its bytes",
+                     1e3 * (run.token_seconds - first.token_seconds),
+                     (run.token_seconds - first.token_seconds) / (more / read_bytes));
     }
     out << "\n";
   }
@@ -141,14 +135,14 @@ void ReportGuesses(std::ostream& out, engine::LoadedModel model,
     engine::Engine engine(model, options.engine);
     plain = MedianOf(engine, request, options.rounds);
   }
-  PrintLine(out, "one stream: %.1f tokens/s without guesses\n", 1 / plain.token_seconds);
+  PrintFormatted(out, "one stream: %.1f tokens/s without guesses\n", 1 / plain.token_seconds);
   const auto compare = [&](const char* what, const engine::EngineOptions& with) {
     engine::Engine engine(model, with);
     const StreamRun run = MedianOf(engine, request, options.rounds);
-    PrintLine(out, "%s: %.2f x decode, %lld guesses right, %lld wrong%s\n", what,
-              plain.token_seconds / run.token_seconds, static_cast<long long>(run.accepted),
-              static_cast<long long>(run.rejected),
-              run.tokens == plain.tokens ? "" : " (THE TOKENS DIFFER)");
+    PrintFormatted(out, "%s: %.2f x decode, %lld guesses right, %lld wrong%s\n", what,
+                   plain.token_seconds / run.token_seconds, static_cast<long long>(run.accepted),
+                   static_cast<long long>(run.rejected),
+                   run.tokens == plain.tokens ? "" : " (THE TOKENS DIFFER)");
     return run.tokens == plain.tokens;
   };
   engine::EngineOptions with = options.engine;
@@ -176,9 +170,9 @@ int RunContextBench(std::ostream& out, const ContextBenchOptions& options) {
   resolved.engine = engine_options;
   const engine::LoadedModel model =
       engine::OpenModel(engine::ModelDir::Open(options.model.string()), engine_options, "");
-  PrintLine(out, "%lld parameters, %s, keys in %s; medians of %d rounds\n",
-            static_cast<long long>(model.parameters), model.weights_dtype.c_str(),
-            model.kv_dtype.c_str(), options.rounds);
+  PrintFormatted(out, "%lld parameters, %s, keys in %s; medians of %d rounds\n",
+                 static_cast<long long>(model.parameters), model.weights_dtype.c_str(),
+                 model.kv_dtype.c_str(), options.rounds);
   ReportDepths(out, model, resolved);
   ReportGuesses(out, model, resolved);
   return 0;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <ostream>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "bench/measure/paired.h"
+#include "bench/measure/print_formatted.h"
 #include "engine/base/aligned_buffer.h"
 #include "engine/base/thread_pool.h"
 #include "engine/kernels/kernels.h"
@@ -77,12 +77,6 @@ double ReadRate(ThreadPool& pool, const AlignedBuffer& buffer, double seconds) {
 // Touches every page, each with its own value, because equal pages could be merged.
 void Fill(AlignedBuffer& buffer) {
   for (size_t i = 0; i < buffer.size(); i += 64) buffer.data()[i] = static_cast<std::byte>(i >> 8);
-}
-
-void Print(std::ostream& out, const char* format, auto... values) {
-  char line[200];
-  std::snprintf(line, sizeof(line), format, values...);
-  out << line << std::endl;
 }
 
 // Fills with bf16 or f32 values in [-1, 1) from a small generator; packing real weights would
@@ -190,12 +184,12 @@ void BenchForward(std::ostream& out, OpsContext& ops, const GemmBenchOptions& op
     });
     const double flops = 2.0 * static_cast<double>(m * shape.n * shape.k) / seconds;
     const double rate = static_cast<double>(weight_bytes) / seconds;
-    Print(out,
-          "%-4s M %4ld K %5ld N %6ld: %9.1f us  %7.1f GOP/s (%3.0f %% of roof)  weights %5.1f "
-          "GB/s "
-          "(%3.0f %%)",
-          type.name().c_str(), m, shape.k, shape.n, seconds * 1e6, flops / 1e9,
-          100 * flops / type.roof(roof), rate / 1e9, 100 * rate / roof.read_bytes);
+    PrintLine(out,
+              "%-4s M %4ld K %5ld N %6ld: %9.1f us  %7.1f GOP/s (%3.0f %% of roof)  weights %5.1f "
+              "GB/s "
+              "(%3.0f %%)",
+              type.name().c_str(), m, shape.k, shape.n, seconds * 1e6, flops / 1e9,
+              100 * flops / type.roof(roof), rate / 1e9, 100 * rate / roof.read_bytes);
   }
 }
 
@@ -213,9 +207,9 @@ void BenchGradients(std::ostream& out, OpsContext& ops, const GemmBenchOptions& 
   AlignedBuffer gradient(static_cast<size_t>(std::max(s.rows, s.n) * s.k) * sizeof(float));
   const auto report = [&](const char* name, double seconds) {
     const double flops = 2.0 * static_cast<double>(s.rows * s.n * s.k) / seconds;
-    Print(out, "%-4s %-12s rows %5ld N %6ld K %5ld: %9.1f ms  %7.1f GOP/s (%3.0f %% of roof)",
-          std::string(engine::DTypeName(dtype)).c_str(), name, s.rows, s.n, s.k, seconds * 1e3,
-          flops / 1e9, 100 * flops / RoofFlops(roof, dtype));
+    PrintLine(out, "%-4s %-12s rows %5ld N %6ld K %5ld: %9.1f ms  %7.1f GOP/s (%3.0f %% of roof)",
+              std::string(engine::DTypeName(dtype)).c_str(), name, s.rows, s.n, s.k, seconds * 1e3,
+              flops / 1e9, 100 * flops / RoofFlops(roof, dtype));
   };
   report("input grad", MedianSeconds(1, options.seconds, [&](int64_t) {
            engine::MatMulInputGrad(ops, dy.matrix, {panels.data(), dtype, s.n, s.k},
@@ -229,11 +223,12 @@ void BenchGradients(std::ostream& out, OpsContext& ops, const GemmBenchOptions& 
 Roof PrintRoof(std::ostream& out, const GemmBenchOptions& options) {
   ThreadPool pool(options.threads);
   const Roof roof = MeasureRoof(options.threads, options.seconds);
-  Print(out,
-        "%s, %d threads: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, int8 %.0f GOP/s, memory read %.1f "
-        "GB/s",
-        std::string(engine::Kernels().key).c_str(), pool.n_threads(), roof.f32_flops / 1e9,
-        roof.bf16_flops / 1e9, roof.int8_ops / 1e9, roof.read_bytes / 1e9);
+  PrintLine(
+      out,
+      "%s, %d threads: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, int8 %.0f GOP/s, memory read %.1f "
+      "GB/s",
+      std::string(engine::Kernels().key).c_str(), pool.n_threads(), roof.f32_flops / 1e9,
+      roof.bf16_flops / 1e9, roof.int8_ops / 1e9, roof.read_bytes / 1e9);
   return roof;
 }
 

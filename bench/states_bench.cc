@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <cstdio>
 #include <mutex>
 #include <ostream>
 #include <random>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "bench/measure/paired.h"
+#include "bench/measure/print_formatted.h"
 #include "engine/base/error.h"
 #include "engine/engine.h"
 #include "engine/formats/model_dir.h"
@@ -158,12 +158,6 @@ class StatesBench {
   std::mt19937_64 random_;
 };
 
-void Print(std::ostream& out, const char* format, double a, double b, double c) {
-  char line[160];
-  std::snprintf(line, sizeof line, format, a, b, c);
-  out << line << std::flush;
-}
-
 void MeasureCost(std::ostream& out, StatesBench& bench, const StatesBenchOptions& options) {
   bench.FillSlots();
   bench.Run(false);  // faults pages in
@@ -176,11 +170,11 @@ void MeasureCost(std::ostream& out, StatesBench& bench, const StatesBenchOptions
     const auto n = static_cast<double>(std::max<int64_t>(1, options.output_tokens - 1));
     prompt.push_back(with.prompt_s / without.prompt_s);
     decode.push_back(with.decode_s / without.decode_s);
-    Print(out, "  step %.3f / %.3f ms = %.4f\n", 1000 * with.decode_s / n,
-          1000 * without.decode_s / n, decode.back());
+    PrintFormatted(out, "  step %.3f / %.3f ms = %.4f\n", 1000 * with.decode_s / n,
+                   1000 * without.decode_s / n, decode.back());
   }
-  Print(out, "with / without snapshots: decode %.4f, prompt %.4f (%.0f snapshots kept)\n",
-        Median(decode), Median(prompt), static_cast<double>(bench.snapshots()));
+  PrintFormatted(out, "with / without snapshots: decode %.4f, prompt %.4f (%.0f snapshots kept)\n",
+                 Median(decode), Median(prompt), static_cast<double>(bench.snapshots()));
 }
 
 void MeasureReuse(std::ostream& out, StatesBench& bench, const StatesBenchOptions& options) {
@@ -195,7 +189,7 @@ void MeasureReuse(std::ostream& out, StatesBench& bench, const StatesBenchOption
     const auto cached = static_cast<double>(answer.cached_tokens);
     const auto n = static_cast<double>(common);
     out << what;
-    Print(out, ": %.0f of %.0f tokens, %.1f %%\n", cached, n, 100 * cached / n);
+    PrintFormatted(out, ": %.0f of %.0f tokens, %.1f %%\n", cached, n, 100 * cached / n);
   };
   bench.AskOne(with_tail(), options.shared_tokens);
   report("the second chat with the same instructions",

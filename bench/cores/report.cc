@@ -1,22 +1,16 @@
 #include "bench/cores/report.h"
 
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "bench/cores/record.h"
+#include "bench/measure/print_formatted.h"
 
 namespace tandem::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-void PrintLine(std::ostream& out, const char* format, auto... values) {
-  char line[300];
-  std::snprintf(line, sizeof line, format, values...);
-  out << line << "\n";
-}
 
 void PrintMachine(std::ostream& out, const CoresReport& report) {
   const MachineInfo& machine = report.machine;
