@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "engine/base/check.h"
 #include "training/step/parameters.h"
@@ -122,26 +123,60 @@ std::vector<double> ParameterStore::InUnits(const std::vector<double>& blocks) c
   return placed;
 }
 
+bool ParameterStore::NeedsLowHalves(const Unit& unit) const {
+  for (size_t i = unit.first; i < unit.last; ++i) {
+    if (trained_[i] && UsesAllBits(i)) return true;
+  }
+  return false;
+}
+
 int64_t ParameterStore::MasterBytesOf(const Unit& unit) const {
-  return unit.elements() * static_cast<int64_t>(engine::DTypeBytes(dtype_));
+  const size_t width = NeedsLowHalves(unit) ? sizeof(float) : engine::DTypeBytes(dtype_);
+  return unit.elements() * static_cast<int64_t>(width);
 }
 
 void ParameterStore::PackMastersOf(const Unit& unit, std::span<std::byte> all) const {
-  const auto width = static_cast<int64_t>(engine::DTypeBytes(dtype_));
+  const bool has_low = NeedsLowHalves(unit);
+  const auto width = static_cast<int64_t>(has_low ? sizeof(float) : engine::DTypeBytes(dtype_));
   for (size_t i = unit.first; i < unit.last; ++i) {
     const Parameter& p = parameters_[i];
     if (!trained_[i] || p.own_elements == 0) continue;
-    const int64_t to = p.gradient_begin + p.own_begin - unit.begin;
-    std::memcpy(all.data() + to * width, p.master.data(), p.master.size());
+    std::byte* to = all.data() + (p.gradient_begin + p.own_begin - unit.begin) * width;
+    if (!has_low) {
+      std::memcpy(to, p.master.data(), p.master.size());
+      continue;
+    }
+    const auto* high = p.master.as<engine::Bf16>();
+    const auto* low = p.low.as<int16_t>();
+    for (int64_t e = 0; e < p.own_elements; ++e) {
+      const float joined = JoinMaster(high[e], low[e]);
+      std::memcpy(to + e * width, &joined, sizeof joined);
+    }
   }
 }
 
 void ParameterStore::RepackUnit(engine::OpsContext& ops, const Unit& unit,
                                 std::span<const std::byte> all) {
-  const auto width = static_cast<int64_t>(engine::DTypeBytes(dtype_));
+  const bool has_low = NeedsLowHalves(unit);
+  const auto width = static_cast<int64_t>(has_low ? sizeof(float) : engine::DTypeBytes(dtype_));
+  std::vector<engine::Bf16> high;
+  std::vector<int16_t> low;
   for (size_t i = unit.first; i < unit.last; ++i) {
     if (!trained_[i]) continue;
-    RepackWeight(ops, i, all.data() + (parameters_[i].gradient_begin - unit.begin) * width);
+    const std::byte* from = all.data() + (parameters_[i].gradient_begin - unit.begin) * width;
+    if (!has_low) {
+      RepackWeight(ops, i, from, nullptr);
+      continue;
+    }
+    const auto n = static_cast<size_t>(parameters_[i].elements);
+    high.resize(n);
+    low.resize(n);
+    for (size_t e = 0; e < n; ++e) {
+      float joined = 0;
+      std::memcpy(&joined, from + e * sizeof joined, sizeof joined);
+      SplitMaster(joined, &high[e], &low[e]);
+    }
+    RepackWeight(ops, i, reinterpret_cast<const std::byte*>(high.data()), low.data());
   }
 }
 

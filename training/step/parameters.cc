@@ -284,19 +284,22 @@ void ParameterStore::Load(size_t i, const engine::ConstTensorView* tensor,
 void ParameterStore::Repack(engine::OpsContext& ops) {
   for (size_t i = 0; i < specs_.size(); ++i) {
     if (shares_weights() && trained_[i]) continue;
-    RepackWeight(ops, i, parameters_[i].master.data());
+    RepackWeight(ops, i, parameters_[i].master.data(), parameters_[i].low.as<int16_t>());
   }
 }
 
-void ParameterStore::RepackWeight(engine::OpsContext& ops, size_t i, const std::byte* master) {
+bool ParameterStore::UsesAllBits(size_t i) const {
+  return split() && ExportDType(specs_[i], dtype_) == DType::kF32;
+}
+
+void ParameterStore::RepackWeight(engine::OpsContext& ops, size_t i, const std::byte* master,
+                                  const int16_t* low) {
   const WeightSpec& spec = specs_[i];
   const engine::Weight& weight = weights_[i];
   if (spec.kind == WeightKind::kVector) {
     // The weight refers to this object's own memory, which is not const here.
     auto* out = const_cast<float*>(weight.vector);
-    const bool is_exact = split() && ExportDType(spec, dtype_) == DType::kF32;
-    TANDEM_CHECK(!is_exact || !shares_weights());  // others' low halves are not here
-    const auto* low = is_exact ? parameters_[i].low.as<int16_t>() : nullptr;
+    const bool is_exact = UsesAllBits(i);
     for (int64_t e = 0; e < parameters_[i].elements; ++e) {
       const float stored = split() ? JoinMaster(reinterpret_cast<const Bf16*>(master)[e],
                                                 is_exact ? low[e] : int16_t{0})

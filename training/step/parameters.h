@@ -103,7 +103,8 @@ class ParameterStore {
   // Zeroes the other ranks' parts and frees their memory. Any thread.
   void DropGradientOf(const Unit& unit);
   void DropWeightsOf(const Unit& unit);
-  // Bytes of a unit's masters as its panels need them: [rank][part] in the compute dtype.
+  // Bytes of a unit's masters as its weights need them: [rank][part] in the compute dtype, or with
+  // both halves if some weight is used with all its bits (ExportDType).
   int64_t MasterBytesOf(const Unit& unit) const;
   // Writes this rank's part of them.
   void PackMastersOf(const Unit& unit, std::span<std::byte> all) const;
@@ -211,7 +212,10 @@ class ParameterStore {
   void TakeGradients();
   // Reserves the program's weights of all units.
   void ReserveWeights();
-  void RepackWeight(engine::OpsContext& ops, size_t i, const std::byte* master);
+  // `low`: the low halves of a split master; read only for weights that use all its bits.
+  void RepackWeight(engine::OpsContext& ops, size_t i, const std::byte* master, const int16_t* low);
+  bool UsesAllBits(size_t i) const;
+  bool NeedsLowHalves(const Unit& unit) const;
   void SetOwnMaster(size_t i, std::span<const float> values);
   // Allocates the moments of state->elements elements.
   void TakeMoments(const MomentLayout& layout, Parameter* p, ParameterState* state);
