@@ -13,6 +13,8 @@ constexpr const char* kDevices = "each rank has all weights and moments";
 constexpr const char* kMesh =
     "training splits a run over the axes data, fsdp, tensor and tensor_sequence only: leave this "
     "out or set 1";
+constexpr const char* kWandbSync =
+    "`wandb sync` decides where a run goes, and files are not uploaded";
 constexpr const char* kExport = "a setting of Orbax files, which training does not write";
 constexpr const char* kF32 = "sums, logits and softmax are always f32";
 constexpr const char* kGoodput = "goodput is always measured: perf/goodput in metrics.jsonl";
@@ -75,7 +77,8 @@ constexpr Row kRows[] = {
     {"hf_name", kOff, "set hf_path to the directory of the subset"},
     {"hf_data_dir", kOff, "set hf_path to that directory"},
     {"grain_train_files", kOff, "use data.train, a list of paths, and data.mixture_weights"},
-    {"wandb_*", kAny, "`wandb sync` decides where a run goes"},
+    {"wandb_entity", kAny, kWandbSync}, {"wandb_run_id", kAny, kWandbSync},
+    {"wandb_log_model", kAny, kWandbSync}, {"wandb_watch", kAny, kWandbSync},
     {"distill_beta", kOff, "train.distill compares distributions only, not hidden states"},
     {"load_full_state_path", kOff, "a run resumes from the checkpoints below its own run_name"},
     {"lora_input_adapters_path", kOff, "use lora.load_path to continue training an adapter"},
