@@ -13,6 +13,7 @@
 #include "engine/base/check.h"
 #include "engine/base/error.h"
 #include "training/run/run_export.h"
+#include "training/step/export_dtype.h"
 #include "training/step/moment_shards.h"
 #include "training/step/tensor_files.h"
 
@@ -108,12 +109,19 @@ std::map<std::string, std::string> SharedFiles::texts() const {
 std::vector<std::byte> SharedFiles::GatherWeight(size_t weight, int root) const {
   const ParameterStore& parameters = parts_.trainer.parameters();
   const bool is_root = parts_.ranks->rank() == root;
-  const std::span<const std::byte> own = parameters.MasterPart(weight);
+  const engine::WeightSpec& spec = parameters.whole_specs()[weight];
+  const engine::DType dtype = ExportDType(spec, parameters.dtype());
+  std::vector<float> joined;
+  std::span<const std::byte> own = parameters.MasterPart(weight);
+  if (dtype != parameters.dtype()) {
+    joined = parameters.Master(weight);
+    own = std::as_bytes(std::span(joined));
+  }
   const bool is_shared = parameters.shares_weights() && parameters.trained()[weight];
   if (!is_shared && !parameters.tensor().is_split()) {
     return is_root ? parameters.ExportSource(weight) : std::vector<std::byte>();
   }
-  const size_t width = engine::DTypeBytes(parameters.dtype());
+  const size_t width = engine::DTypeBytes(dtype);
   std::vector<int64_t> part_bytes;
   for (int rank = 0; is_shared && rank < parameters.shard().size; ++rank) {
     const auto [begin, end] = parameters.OwnRange(weight, rank);
@@ -121,7 +129,6 @@ std::vector<std::byte> SharedFiles::GatherWeight(size_t weight, int root) const 
   }
   if (!is_shared) part_bytes.push_back(static_cast<int64_t>(own.size()));
   std::vector<std::byte> whole;
-  const engine::WeightSpec& spec = parameters.whole_specs()[weight];
   if (is_root) whole.resize(static_cast<size_t>(spec.n * spec.k) * width);
   if (parameters.tensor().is_split()) {
     GatherWhole(*parts_.ranks, root, parameters, weight, width, own, part_bytes, whole.data());

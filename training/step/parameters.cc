@@ -539,16 +539,14 @@ std::span<const std::byte> ParameterStore::MasterPart(size_t i) const {
 
 std::vector<std::byte> ParameterStore::ExportSource(size_t i) const {
   if (ExportDType(specs_[i], dtype_) == dtype_) return ExportSource(i, MasterPart(i));
-  const std::vector<float> values = Master(i);  // a vector, which has one layout
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
+  const std::vector<float> values = Master(i);
+  return ExportSource(i, std::as_bytes(std::span(values)));
 }
 
 std::vector<std::byte> ParameterStore::ExportSource(size_t i,
                                                     std::span<const std::byte> master) const {
   const WeightSpec& spec = whole_specs()[i];
-  TANDEM_CHECK(ExportDType(spec, dtype_) == dtype_);
-  const size_t width = engine::DTypeBytes(dtype_);
+  const size_t width = engine::DTypeBytes(ExportDType(spec, dtype_));
   std::vector<std::byte> out(static_cast<size_t>(spec.n * spec.k) * width);
   TANDEM_CHECK(master.size() == out.size());
   for (int64_t n = 0; n < spec.n; ++n) {

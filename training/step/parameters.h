@@ -170,7 +170,7 @@ class ParameterStore {
   // (export_dtype.h). In bf16, split masters export the high half without rounding again.
   // REQUIRES: no tensor split.
   std::vector<std::byte> ExportSource(size_t i) const;
-  // The same from the bytes of a whole master in the compute dtype, [n, k].
+  // The same from the bytes of a whole master in ExportDType, [n, k].
   std::vector<std::byte> ExportSource(size_t i, std::span<const std::byte> master) const;
   // This rank's part of a master in the compute dtype: with shares_weights OwnRange of it.
   std::span<const std::byte> MasterPart(size_t i) const;
