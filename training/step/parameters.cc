@@ -65,6 +65,7 @@ int64_t SourceIndex(const WeightSpec& spec, int64_t n, int64_t k) {
 // For each weight, whether weight decay applies.
 std::vector<bool> Decays(const OptimizerSpec& optimizer, const std::vector<WeightSpec>& specs) {
   std::vector<bool> decays;
+  decays.reserve(specs.size());
   for (const WeightSpec& spec : specs) decays.push_back(optimizer.decay_exclude || spec.decays);
   if (!optimizer.decay_exclude) return decays;
   for (const std::string& text : *optimizer.decay_exclude) {
