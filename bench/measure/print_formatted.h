@@ -12,7 +12,7 @@ inline void PrintFormatted(std::ostream& out, const char* format, auto... values
   out << text << std::flush;
 }
 
-// The same, and ends the line.
+// Writes the text of PrintFormatted and ends the line.
 inline void PrintLine(std::ostream& out, const char* format, auto... values) {
   PrintFormatted(out, format, values...);
   out << std::endl;

@@ -84,7 +84,7 @@ struct AppOptions {
   // server uses it, Start throws with an admin key, and does without files and jobs otherwise.
   std::filesystem::path data_dir;
   DatabaseSource database;  // of replicas that share data_dir; empty: SQLite files in it
-  // Of replicas with a data_dir each: where files and results of jobs are; null: they share it.
+  // Where replicas with a data_dir each keep files and results of jobs; null: they share data_dir.
   std::shared_ptr<BlobStore> blobs;
   int64_t blob_cache_bytes = int64_t{16} << 30;  // of files of `blobs`
   int64_t max_file_bytes = int64_t{512} << 20;   // largest upload

@@ -22,7 +22,7 @@ void UntilStoreWorks(const std::string& job, const std::function<void()>& check,
 
 // Jobs of replicas whose data directories are their own. A job runs in the directory of one
 // replica. Its process mirrors checkpoints to the store (RunMirror), so that another replica can
-// resume it. When it has succeeded, its results go to the store, below `jobs/ID`:
+// resume it. After its success its results go to the store, below `jobs/ID`.
 //
 //   jobs/ID/adapter, …         the directory of the result, a tree
 //   jobs/ID/exports/step-N     the checkpoints that are adapters, trees
