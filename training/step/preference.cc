@@ -135,6 +135,22 @@ PreferenceFigures PreferenceFigures::Mean() const {
   return mean;
 }
 
+std::array<double, PreferenceFigures::kNumbers> PreferenceFigures::Numbers() const {
+  return {loss,   chosen_reward,  rejected_reward,  accuracy,
+          margin, chosen_logprob, rejected_logprob, static_cast<double>(pairs)};
+}
+
+void PreferenceFigures::AddNumbers(std::span<const double> numbers) {
+  loss += numbers[0];
+  chosen_reward += numbers[1];
+  rejected_reward += numbers[2];
+  accuracy += numbers[3];
+  margin += numbers[4];
+  chosen_logprob += numbers[5];
+  rejected_logprob += numbers[6];
+  pairs += static_cast<int64_t>(numbers[7]);
+}
+
 PairLogProbs LogProbsOf(const PairRows& pair, std::span<const TokenId> targets,
                         std::span<const float> token_logprobs) {
   return {Sum(pair.chosen, targets, token_logprobs), Sum(pair.rejected, targets, token_logprobs)};

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -62,6 +64,11 @@ struct PreferenceFigures {
   void Add(const DpoOptions& options, const PairLogProbs& policy, const PairLogProbs& reference,
            const PairTokens& tokens = {});
   PreferenceFigures Mean() const;
+
+  // The members in their order, to gather sums from ranks.
+  static constexpr size_t kNumbers = 8;
+  std::array<double, kNumbers> Numbers() const;
+  void AddNumbers(std::span<const double> numbers);
 };
 
 // The policy's log-probabilities of a pair. `targets` and `token_logprobs` cover all rows of the

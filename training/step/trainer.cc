@@ -1,16 +1,13 @@
 #include "training/step/trainer.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstring>
 
-#include "engine/base/attempt.h"
 #include "engine/base/check.h"
-#include "engine/base/progress.h"
 #include "engine/ops/dora.h"
 #include "training/step/base_parts.h"
 #include "training/step/library_loss.h"
+#include "training/step/row_ranks.h"
 
 namespace tandem::training {
 
@@ -170,75 +167,8 @@ namespace {
 // The figures of one micro-batch as numbers, to gather from ranks: counts before the pass, and
 // results after it.
 constexpr size_t kBatchCounts = 3;  // weight, rows of samples, pairs
-constexpr size_t kPreferenceNumbers = 8;
-constexpr size_t kDivergence = 3 + 4 + kPreferenceNumbers;  // the last result
+constexpr size_t kDivergence = 3 + 4 + PreferenceFigures::kNumbers;  // the last result
 constexpr size_t kBatchResults = kDivergence + 1;
-
-std::array<double, kPreferenceNumbers> NumbersOf(const PreferenceFigures& f) {
-  return {f.loss,   f.chosen_reward,  f.rejected_reward,  f.accuracy,
-          f.margin, f.chosen_logprob, f.rejected_logprob, static_cast<double>(f.pairs)};
-}
-
-void AddNumbers(std::span<const double> numbers, PreferenceFigures* sum) {
-  sum->loss += numbers[0];
-  sum->chosen_reward += numbers[1];
-  sum->rejected_reward += numbers[2];
-  sum->accuracy += numbers[3];
-  sum->margin += numbers[4];
-  sum->chosen_logprob += numbers[5];
-  sum->rejected_logprob += numbers[6];
-  sum->pairs += static_cast<int64_t>(numbers[7]);
-}
-
-// Ranks with the same part of the matrices: each has rows of its own.
-constexpr auto kRowRanks = Collectives::Group::kRows;
-
-std::vector<double> FromAll(Collectives* ranks, std::vector<double> mine) {
-  return ranks == nullptr ? mine : ranks->AllGather(mine, kRowRanks);
-}
-
-// Calls `compute` for batches 0 … n - 1, each on one rank. Returns `width` numbers per batch. With
-// `together` all ranks call it equally often, for the last batch again where none is left.
-template <class Compute>
-std::vector<double> ShareBatches(Collectives* ranks, bool together, size_t n, size_t width,
-                                 const Compute& compute) {
-  const size_t size = ranks == nullptr ? 1 : static_cast<size_t>(ranks->size_of(kRowRanks));
-  const size_t rank = ranks == nullptr ? 0 : static_cast<size_t>(ranks->rank_in(kRowRanks));
-  const size_t each = (n + size - 1) / size;
-  ProgressTask task("evaluating", "batches", static_cast<int64_t>(n));
-  std::vector<double> mine(each * width, 0.0);
-  for (size_t i = rank; i < n; i += size) {
-    compute(i, std::span(mine).subspan(i / size * width, width));
-    task.Reach(static_cast<int64_t>(std::min(n, i + size)));
-  }
-  if (together && n > 0 && rank + (each - 1) * size >= n) {
-    std::vector<double> unused(width);
-    compute(n - 1, std::span(unused));
-  }
-  const std::vector<double> all = FromAll(ranks, std::move(mine));
-  std::vector<double> in_order(n * width);
-  for (size_t i = 0; i < n; ++i) {
-    const size_t from = (i % size * each + i / size) * width;
-    std::copy_n(all.begin() + static_cast<int64_t>(from), width,
-                in_order.begin() + static_cast<int64_t>(i * width));
-  }
-  return in_order;
-}
-
-// Of three numbers for each batch: its loss, weight, and weight of right tokens.
-EvaluationResult MeanOf(const std::vector<double>& all) {
-  EvaluationResult result;
-  for (size_t i = 0; i < all.size(); i += 3) {
-    result.weighted_loss += all[i];
-    result.total_weights += all[i + 1];
-    result.accuracy += all[i + 2];
-  }
-  if (result.total_weights > 0) {
-    result.loss = result.weighted_loss / result.total_weights;
-    result.accuracy /= result.total_weights;
-  }
-  return result;
-}
 
 }  // namespace
 
@@ -278,7 +208,7 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
     divergence += all[i + kDivergence];
     correct += all[i + 1];
     result.z_loss += all[i + 2] / terms;
-    AddNumbers(std::span(all).subspan(i + 7, kPreferenceNumbers), &figures);
+    figures.AddNumbers(std::span(all).subspan(i + 7, PreferenceFigures::kNumbers));
     if (all[i + 3] == 0) continue;  // no experts
     if (!result.routers) result.routers.emplace();
     result.routers->balance += all[i + 4];
@@ -296,65 +226,6 @@ StepResult Trainer::Gradients(std::span<const MicroBatch> batches) {
     result.accuracy = correct / terms;
   }
   return result;
-}
-
-void Trainer::SumOverRanks(size_t n_batches) {
-  const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
-  if (sharded_) {
-    if (options_.tree_sums && n_batches > 1) sharded_->SumReplicas();
-  } else if (overlaps(n_batches)) {
-    options_.ranks->Wait();
-  } else if (is_sharded()) {
-    options_.ranks->ReduceScatter(parameters_.flat_gradient(), kRows);
-  } else {
-    options_.ranks->AllReduce(parameters_.flat_gradient(), kRows);
-  }
-}
-
-void Trainer::SumOverTensor() {
-  const TraceSpan span(trace_, Trace::Lane::kCompute, "sum over ranks");
-  const TensorSplit& tensor = parameters_.tensor();
-  // Calls work(gradient, elements) for this rank's part of each such weight.
-  const auto each = [&](const auto& work) {
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      if (!tensor.weights[i].sums_gradient || !parameters_.trained()[i]) continue;
-      const auto [begin, end] = parameters_.OwnRange(i, parameters_.shard().rank);
-      work(parameters_.gradients()[i] + begin, static_cast<size_t>(end - begin));
-    }
-  };
-  // Large gradients are added where they are, all others together.
-  constexpr size_t kLarge = size_t{1} << 16;  // elements
-  constexpr auto kGroup = Collectives::Group::kTensor;
-  std::vector<float> sums;
-  each([&](float* part, size_t n) {
-    if (n >= kLarge) return options_.ranks->AllReduce({part, n}, kGroup);
-    sums.insert(sums.end(), part, part + n);
-  });
-  if (sums.empty()) return;
-  options_.ranks->AllReduce(sums, kGroup);
-  size_t next = 0;
-  each([&](float* part, size_t n) {
-    if (n >= kLarge) return;
-    std::copy_n(sums.begin() + static_cast<int64_t>(next), n, part);
-    next += n;
-  });
-}
-
-// Ranks that share parameters have neighbouring micro-batches (NextBatches of run_parts.h).
-std::vector<double> Trainer::InRowOrder(std::vector<double> by_rank, size_t width) const {
-  if (!sharded_) return by_rank;
-  const auto fsdp = static_cast<size_t>(parameters_.shard().size);
-  const auto ranks = static_cast<size_t>(options_.ranks->size_of(kRows));
-  const size_t own = by_rank.size() / width / ranks;
-  std::vector<double> in_order(by_rank.size());
-  for (size_t rank = 0; rank < ranks; ++rank) {
-    for (size_t i = 0; i < own; ++i) {
-      const size_t to = (rank / fsdp * own + i) * fsdp + rank % fsdp;
-      std::copy_n(by_rank.begin() + static_cast<int64_t>((rank * own + i) * width), width,
-                  in_order.begin() + static_cast<int64_t>(to * width));
-    }
-  }
-  return in_order;
 }
 
 std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, float scale,
@@ -377,7 +248,7 @@ std::vector<double> Trainer::TrainOnAll(std::span<const MicroBatch> batches, flo
     results.push_back(routers ? routers->balance * share : 0);
     results.push_back(routers ? routers->z * share : 0);
     results.push_back(routers ? routers->most_loaded : 0);
-    const auto numbers = NumbersOf(figures);
+    const auto numbers = figures.Numbers();
     results.insert(results.end(), numbers.begin(), numbers.end());
     results.push_back(one.weighted_divergence);
     if (options_.tree_sums) {
@@ -517,171 +388,6 @@ StepResult Trainer::Step(std::span<const MicroBatch> batches) {
   ++optimizer_steps_;
   result.updated = true;
   return result;
-}
-
-// Sums of squares: of the weights that all ranks of the tensor axis have, which count once, and of
-// their parts of the others.
-double Trainer::SplitGradientNorm() {
-  std::array<double, 2> sums = {0, 0};
-  const std::vector<double> blocks = SquaredBlocks(ops_, parameters_.states());
-  size_t block = 0;
-  for (size_t s = 0; s < parameters_.states().size(); ++s) {
-    const WeightSplit& split = parameters_.tensor().weights[parameters_.weight_of_state(s)];
-    const int64_t end = (parameters_.states()[s].elements + kNormBlock - 1) / kNormBlock;
-    for (int64_t b = 0; b < end; ++b) {
-      sums[split.axis == WeightSplit::Axis::kWhole ? 0 : 1] += blocks[block++];
-    }
-  }
-  const auto add = [&](size_t first, Collectives::Group group) {
-    const std::vector<double> all =
-        options_.ranks->AllGather(std::span<const double>(sums).subspan(first), group);
-    const size_t width = sums.size() - first;
-    for (size_t i = first; i < sums.size(); ++i) {
-      sums[i] = 0;
-      for (size_t at = i - first; at < all.size(); at += width) sums[i] += all[at];
-    }
-  };
-  if (is_sharded()) add(0, sharded_ ? Collectives::Group::kFsdp : kRows);
-  add(1, Collectives::Group::kTensor);
-  return std::sqrt(sums[0] + sums[1]);
-}
-
-double Trainer::GradientNorm() {
-  if (is_split()) return SplitGradientNorm();
-  if (!is_sharded()) return GlobalNorm(ops_, parameters_.states());
-  // Every block lies in one part, so its sum has the bits of a run without shards.
-  const std::vector<double> mine = parameters_.InUnits(SquaredBlocks(ops_, parameters_.states()));
-  const auto group = sharded_ ? Collectives::Group::kFsdp : Collectives::Group::kAll;
-  const std::vector<double> all = options_.ranks->AllGather(mine, group);
-  double total = 0;
-  size_t first = 0;  // block of the unit in every rank's part
-  for (const ParameterStore::Unit& unit : parameters_.units()) {
-    const auto blocks =
-        static_cast<size_t>(unit.elements() / parameters_.shard().size / kNormBlock);
-    for (size_t rank = 0; rank * mine.size() < all.size(); ++rank) {
-      for (size_t b = 0; b < blocks; ++b) total += all[rank * mine.size() + first + b];
-    }
-    first += blocks;
-  }
-  return std::sqrt(total);
-}
-
-void Trainer::GatherMasters() {
-  constexpr int64_t kAtOnce = int64_t{1} << 20;
-  const TraceSpan span(trace_, Trace::Lane::kCompute, "gather masters");
-  const int64_t part = parameters_.shard_elements();
-  const auto& shard = parameters_.shard();
-  std::vector<uint32_t> mine;
-  std::vector<uint32_t> all;
-  for (int64_t at = 0; at < part; at += kAtOnce) {
-    const auto n = static_cast<size_t>(std::min(kAtOnce, part - at));
-    mine.resize(n);
-    all.resize(n * static_cast<size_t>(shard.size));
-    parameters_.PackMasters(shard.rank * part + at, mine);
-    options_.ranks->AllGather(std::as_bytes(std::span(mine)),
-                              std::as_writable_bytes(std::span(all)), kRows);
-    for (int rank = 0; rank < shard.size; ++rank) {
-      if (rank == shard.rank) continue;
-      parameters_.UnpackMasters(rank * part + at,
-                                std::span(all).subspan(static_cast<size_t>(rank) * n, n));
-    }
-  }
-}
-
-EvaluationResult Trainer::EvaluateLoss(std::span<const MicroBatch> batches) {
-  const std::vector<double> all =
-      ShareBatches(options_.ranks, sharded_ != nullptr, batches.size(), 3,
-                   [&](size_t b, std::span<double> numbers) {
-                     std::vector<float> token_logprobs(batches[b].tokens.size(), 0.0f);
-                     const CrossEntropyResult one =
-                         executor_->Evaluate(batches[b].View(0), token_logprobs.data());
-                     numbers[0] = ApplyLoss(*options_.loss, batches[b], token_logprobs, {});
-                     numbers[1] = one.weight;
-                     numbers[2] = one.correct_weight;
-                   });
-  EvaluationResult result = MeanOf(all);
-  result.is_library_loss = true;
-  return result;
-}
-
-EvaluationResult Trainer::EvaluateDistilled(std::span<const MicroBatch> batches) {
-  constexpr size_t kWidth = 4;
-  const std::vector<double> all =
-      ShareBatches(options_.ranks, sharded_ != nullptr, batches.size(), kWidth,
-                   [&](size_t b, std::span<double> numbers) {
-                     const Distillation distillation = batches[b].ViewTeacher(*options_.distill);
-                     ProgramBatch view = batches[b].View(0);
-                     view.distillation = &distillation;
-                     const CrossEntropyResult one = executor_->Evaluate(view, nullptr);
-                     numbers[0] = one.weighted_loss;
-                     numbers[1] = one.weight;
-                     numbers[2] = one.correct_weight;
-                     numbers[3] = one.weighted_divergence;
-                   });
-  std::vector<double> of_tokens;
-  double divergence = 0;
-  for (size_t i = 0; i < all.size(); i += kWidth) {
-    of_tokens.insert(of_tokens.end(), all.begin() + static_cast<int64_t>(i),
-                     all.begin() + static_cast<int64_t>(i + 3));
-    divergence += all[i + 3];
-  }
-  EvaluationResult result = MeanOf(of_tokens);
-  result.distill = DistillFigures{divergence / std::max(result.total_weights, 1.0), result.loss};
-  result.loss = result.distill->Loss(*options_.distill);
-  return result;
-}
-
-EvaluationResult Trainer::Evaluate(std::span<const MicroBatch> batches) {
-  if (options_.loss) return EvaluateLoss(batches);
-  if (options_.distill) return EvaluateDistilled(batches);
-  if (!options_.dpo) return EvaluateBatches(*executor_, batches, options_.ranks);
-  constexpr size_t kWidth = kPreferenceNumbers + 1;
-  const std::vector<double> all = ShareBatches(
-      options_.ranks, sharded_ != nullptr, batches.size(), kWidth,
-      [&](size_t b, std::span<double> numbers) {
-        const std::vector<PairLogProbs> policy = LogProbsOfPairs(*executor_, batches[b]);
-        PreferenceFigures figures;
-        for (size_t i = 0; i < policy.size(); ++i) {
-          figures.Add(*options_.dpo, policy[i], batches[b].pairs[i].reference,
-                      TokensOf(batches[b].pairs[i], batches[b].targets));
-        }
-        const auto of_pairs = NumbersOf(figures);
-        std::copy(of_pairs.begin(), of_pairs.end(), numbers.begin());
-        numbers[kPreferenceNumbers] = batches[b].weight();
-      });
-  EvaluationResult result;
-  PreferenceFigures figures;
-  for (size_t i = 0; i < all.size(); i += kWidth) {
-    AddNumbers(std::span(all).subspan(i, kPreferenceNumbers), &figures);
-    result.total_weights += all[i + kPreferenceNumbers];
-  }
-  result.weighted_loss = figures.loss;
-  result.preference = figures.Mean();
-  result.loss = result.preference->loss;
-  result.accuracy = result.preference->accuracy;
-  return result;
-}
-
-std::vector<PairLogProbs> LogProbsOfPairs(Executor& executor, const MicroBatch& batch) {
-  std::vector<float> token_logprobs(batch.tokens.size(), 0.0f);
-  executor.Evaluate(batch.View(0), token_logprobs.data());
-  std::vector<PairLogProbs> logprobs;
-  for (const PairRows& pair : batch.pairs) {
-    logprobs.push_back(LogProbsOf(pair, batch.targets, token_logprobs));
-  }
-  return logprobs;
-}
-
-EvaluationResult EvaluateBatches(Executor& executor, std::span<const MicroBatch> batches,
-                                 Collectives* ranks) {
-  const std::vector<double> all = ShareBatches(
-      ranks, executor.is_observed(), batches.size(), 3, [&](size_t b, std::span<double> numbers) {
-        const CrossEntropyResult one = executor.Evaluate(batches[b].View(0), nullptr);
-        numbers[0] = one.weighted_loss;
-        numbers[1] = one.weight;
-        numbers[2] = one.correct_weight;
-      });
-  return MeanOf(all);
 }
 
 }  // namespace tandem::training
