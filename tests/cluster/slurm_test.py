@@ -52,13 +52,14 @@ class SlurmJobs(JobCase):
         return (self.job_dir(job_id) / "log.txt").read_text()
 
     def test_a_job_is_killed_and_requeued_and_its_model_is_that_of_a_local_job(self):
+        steps = 150  # so that Slurm requeues a job that still trains
         local = self.serve()
-        reference = self.seed_b(local)
+        reference = self.seed_b(local, steps)
         self.wait_for_status(local, reference, "succeeded")
         local.stop()
 
         server = self.serve_on_slurm()
-        job_id = self.seed_b(server)
+        job_id = self.seed_b(server, steps)
         self.wait_for_steps(job_id, 3)
         # The process dies: the supervisor submits the job again.
         first = self.the_one_in_slurm(job_id)

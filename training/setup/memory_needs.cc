@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <string_view>
 
 #include "engine/base/error.h"
 #include "training/lora/lora.h"
@@ -189,6 +190,12 @@ int64_t OptimizerScratch(const TrainSpec& spec, const OwnedWeights& owned) {
   return bytes;
 }
 
+int64_t BytesOf(const std::vector<MemoryClass>& classes, std::string_view name) {
+  const auto found = std::find_if(classes.begin(), classes.end(),
+                                  [&](const MemoryClass& one) { return one.name == name; });
+  return found == classes.end() ? 0 : found->bytes;
+}
+
 // The classes that do not depend on rematerialisation; `program` may use any policy.
 std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& files,
                                       const OwnedWeights& owned, const Program& program) {
@@ -208,7 +215,9 @@ std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& f
       spec.resources.threads > 0 ? static_cast<int>(spec.resources.threads) : UsableCores();
   classes.push_back({"scratch", std::max(ScratchNeeds(program, threads, owned.base_in_blocks),
                                          OptimizerScratch(spec, owned))});
-  classes.push_back({"export", ExportBytes(spec, owned)});
+  // Ranks drop a step's gathered weights before they export: only what exceeds these is more.
+  classes.push_back(
+      {"export", std::max<int64_t>(0, ExportBytes(spec, owned) - BytesOf(classes, "gathered"))});
   classes.push_back({"process", kProcessBytes});
   return classes;
 }

@@ -1,5 +1,7 @@
 #include "training/plan/sharding.h"
 
+#include <algorithm>
+
 #include "engine/base/attempt.h"
 #include "tests/training/tiny_run.h"
 #include "training/setup/memory_needs.h"
@@ -57,26 +59,29 @@ TEST_F(ShardingTest, FrozenWeightsAreWholeOnEveryRank) {
 }
 
 // A rank holds a file at a time: of weights (2 bytes an element) or of moments (8), the low halves
-// of masters (2) and the moving average (4).
+// of masters (2) and the moving average (4). Gathered weights are dropped before.
 TEST_F(ShardingTest, CountsTheStateThatACheckpointGathers) {
-  const auto export_of = [&](const std::string& word, int64_t fsdp) {
+  const auto expect_export = [&](const std::string& word, int64_t fsdp, int64_t bytes_per_element) {
+    SCOPED_TRACE(word);
     TrainSpec spec = Spec(word);
     spec.step_shape = StepShape{4, 2, 2, fsdp};
     const ModelFiles files = LoadModelFiles(spec);
     const MemoryNeeds needs = FindMemoryNeeds(spec, files);
     int64_t elements = 0;
     for (const auto& weight : needs.program.weight_specs) elements += weight.n * weight.k;
+    int64_t gathered = 0;
+    int64_t exported = -1;
     for (const MemoryClass& one : needs.classes) {
-      if (one.name == "export") {
-        return static_cast<double>(one.bytes) / static_cast<double>(elements);
-      }
+      if (one.name == "gathered") gathered = one.bytes;
+      if (one.name == "export") exported = one.bytes;
     }
-    return 0.0;
+    EXPECT_EQ(gathered > 0, fsdp > 1);
+    EXPECT_EQ(exported, std::max<int64_t>(0, bytes_per_element * elements - gathered));
   };
-  EXPECT_EQ(export_of("precision.compute=bf16", 1), 2);
-  EXPECT_EQ(export_of("shard_optimizer_over_data=true", 1), 2 + 8);
-  EXPECT_EQ(export_of("precision.compute=bf16", 2), 8 + 2);
-  EXPECT_EQ(export_of("train.optimizer.ema_decay=0.5", 2), 8 + 2 + 4);
+  expect_export("precision.compute=bf16", 1, 2);
+  expect_export("shard_optimizer_over_data=true", 1, 2 + 8);
+  expect_export("precision.compute=bf16", 2, 8 + 2);
+  expect_export("train.optimizer.ema_decay=0.5", 2, 8 + 2 + 4);
 }
 
 // The halves of matrices; norms and embeddings are whole.
