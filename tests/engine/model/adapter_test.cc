@@ -16,9 +16,11 @@
 #include "bench/models/random_model.h"
 #include "engine/base/error.h"
 #include "engine/io/atomic_write.h"
+#include "tests/engine/model/format_turns.h"
 #include "tests/support/adapters.h"
 #include "tests/support/golden.h"
 #include "tests/support/model_harness.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_dir.h"
 
 namespace tandem::engine {
@@ -242,11 +244,18 @@ TEST_P(AdapterRows, DependOnTheirOwnAdapterAloneWhateverTheBatch) {
   tests::WriteRandomAdapter(golden.dir, 7, 2, directory.path() / "two");
   const std::vector<TokenId>& tokens = golden.sequences[0].input_ids;
   const auto half = tokens.begin() + static_cast<ptrdiff_t>(tokens.size() / 2);
+  const std::vector<std::string> names = tests::GoldenNames();
+  const auto turn =
+      static_cast<size_t>(std::find(names.begin(), names.end(), GetParam()) - names.begin());
+  constexpr std::pair<DType, BlockFormat> kFormats[] = {{DType::kF32, BlockFormat::kNone},
+                                                        {DType::kBF16, BlockFormat::kNone},
+                                                        {DType::kBF16, BlockFormat::kInt8},
+                                                        {DType::kBF16, BlockFormat::kInt4}};
   for (const KernelTable* kernels : RunnableKernelTables()) {
-    for (const auto& [dtype, block] : {std::pair{DType::kF32, BlockFormat::kNone},
-                                       {DType::kBF16, BlockFormat::kNone},
-                                       {DType::kBF16, BlockFormat::kInt8},
-                                       {DType::kBF16, BlockFormat::kInt4}}) {
+    for (size_t format = 0; format < std::size(kFormats); ++format) {
+      // A sanitizer checks code and not numbers.
+      if (tests::kIsSanitized && !HasTurn(turn, *kernels, format, std::size(kFormats))) continue;
+      const auto [dtype, block] = kFormats[format];
       SCOPED_TRACE(std::string(kernels->key) + " " + std::string(DTypeName(dtype)) + " " +
                    (block == BlockFormat::kNone ? "panels" : BlockFormatName(block)));
       ModelHarness harness(golden.dir,

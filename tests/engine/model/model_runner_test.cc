@@ -9,6 +9,7 @@
 
 #include "bench/models/random_model.h"
 #include "engine/base/error.h"
+#include "tests/engine/model/format_turns.h"
 #include "tests/engine/model/same_bits.h"
 #include "tests/support/families.h"
 #include "tests/support/model_harness.h"
@@ -40,22 +41,18 @@ class LoadInvariance : public ::testing::TestWithParam<std::string> {
   }
   std::filesystem::path model_dir() const { return dir_.path() / "model"; }
 
-  // Every format with the machine's best kernels; each other table takes one format by turns, so
-  // that all pairs occur over the families.
   template <class Check>
   void OnEveryTable(const Check& check) {
     const std::vector<std::string> names = tests::FamilyNames();
-    auto turn =
+    const auto family =
         static_cast<size_t>(std::find(names.begin(), names.end(), GetParam()) - names.begin());
     for (const KernelTable* kernels : RunnableKernelTables()) {
       const ModelHarness::Options formats[] = {{.dtype = DType::kF32, .kernels = kernels},
                                                {.dtype = DType::kBF16, .kernels = kernels},
                                                {.block = BlockFormat::kInt8, .kernels = kernels},
                                                {.block = BlockFormat::kInt4, .kernels = kernels}};
-      const bool is_best = kernels == &Kernels();
-      ++turn;
       for (size_t i = 0; i < std::size(formats); ++i) {
-        if (!is_best && i != turn % std::size(formats)) continue;
+        if (!HasTurn(family, *kernels, i, std::size(formats))) continue;
         SCOPED_TRACE(std::string(kernels->key) + " format " + std::to_string(i));
         check(formats[i]);
       }
