@@ -43,6 +43,7 @@ struct AppConfig {
 
   std::string host = "127.0.0.1";
   int64_t port = 8080;
+  int64_t health_port = 0;
   bool insecure = false;
   std::vector<std::string> api_key;
   std::string api_key_file;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
@@ -126,12 +127,15 @@ class Side {
     std::optional<ProcessUsage> before;
     if (pid_ != 0) before = ReadProcessUsage(pid_);
     const double cpu_before = OwnCpuSeconds();
-    std::optional<Probe> probe;
-    if (!options_.probe.path.empty()) probe.emplace(target_, options_.probe);
+    std::list<Probe> probes;  // a probe cannot be moved
+    for (const std::string& path : options_.probes) {
+      probes.emplace_back(target_,
+                          ProbeOptions{.path = path, .interval_s = options_.probe_interval_s});
+    }
     const LoadRun run = RunLoad(target_, maker, run_options);
     const double cpu_s = OwnCpuSeconds() - cpu_before;
     LoadSummary summary = Summarize(run);
-    if (probe) summary.probe = probe->Stop();
+    for (Probe& probe : probes) summary.probes.push_back(probe.Stop());
     summary.generator_cpu_s = cpu_s;
     if (before) AddServerUsage(summary, *before, ReadProcessUsage(pid_));
     return summary;
@@ -223,8 +227,8 @@ Json ProtocolJson(const LoadOptions& options) {
       {"abort_fraction", p.abort_fraction},
       {"seed", p.seed},
       {"keep_alive", options.keep_alive},
-      {"probe", options.probe.path},
-      {"probe_interval_s", options.probe.interval_s}};
+      {"probes", options.probes},
+      {"probe_interval_s", options.probe_interval_s}};
 }
 
 }  // namespace
@@ -256,7 +260,8 @@ int RunLoadBench(std::ostream& out, const LoadOptions& given) {
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < sides.size(); ++i) {
       const LoadSummary summary = sides[i].Run(round);
-      failed += summary.failed + (summary.probe ? summary.probe->failed : 0);
+      failed += summary.failed;
+      for (const ProbeSummary& probe : summary.probes) failed += probe.failed;
       if (has_peer) out << "\npair " << round + 1 << ", " << sides[i].name() << "\n";
       out << Describe(summary) << std::flush;
       Json run = Json::parse(ToJson(summary));

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 #include "bench/load/arrivals.h"
 #include "bench/load/load_prompts.h"
@@ -32,8 +33,9 @@ struct LoadOptions {
   double duration_s = 0;
   int64_t warmup = 1;  // uncounted requests before each run
 
-  PromptOptions prompts;  // `model` is set per side
-  ProbeOptions probe;     // of a path beside each run
+  PromptOptions prompts;            // `model` is set per side
+  std::vector<std::string> probes;  // paths or URLs to ask beside each run, as in ProbeOptions
+  double probe_interval_s = ProbeOptions().interval_s;
   double request_timeout_s = 600;
   bool keep_alive = true;
   std::filesystem::path json_file;  // empty: none

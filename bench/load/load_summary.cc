@@ -143,8 +143,7 @@ std::string Describe(const LoadSummary& s) {
   Print(out, "inter-token  ", s.gap_ms);
   Print(out, "per token    ", s.token_ms);
   Print(out, "full response", s.answer_ms);
-  if (s.probe) {
-    const ProbeSummary& probe = *s.probe;
+  for (const ProbeSummary& probe : s.probes) {
     Print(out, "%-13s p50 %.2f  p99 %.2f  p99.9 %.2f  max %.2f ms (of %lld)\n", probe.path.c_str(),
           probe.p50, probe.p99, probe.p999, probe.max, static_cast<long long>(probe.ok));
     if (probe.failed > 0) {
@@ -199,10 +198,16 @@ std::string ToJson(const LoadSummary& s) {
            {"token_ms", ToJson(s.token_ms)},
            {"answer_ms", ToJson(s.answer_ms)},
            {"generator_cpu_s", s.generator_cpu_s}};
-  if (s.probe) {
-    out["probe"] = {{"path", s.probe->path},   {"ok", s.probe->ok},   {"failed", s.probe->failed},
-                    {"fault", s.probe->fault}, {"p50", s.probe->p50}, {"p99", s.probe->p99},
-                    {"p999", s.probe->p999},   {"max", s.probe->max}};
+  out["probes"] = Json::array();
+  for (const ProbeSummary& probe : s.probes) {
+    out["probes"].push_back({{"path", probe.path},
+                             {"ok", probe.ok},
+                             {"failed", probe.failed},
+                             {"fault", probe.fault},
+                             {"p50", probe.p50},
+                             {"p99", probe.p99},
+                             {"p999", probe.p999},
+                             {"max", probe.max}});
   }
   if (s.has_server) {
     out["server_cpu_s"] = s.server_cpu_s;

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,7 +53,7 @@ struct LoadSummary {
   Distribution token_ms;        // per answer: time after the first text / tokens after it
   Distribution answer_ms;       // due to end
 
-  std::optional<ProbeSummary> probe;
+  std::vector<ProbeSummary> probes;
 
   double generator_cpu_s = 0;
   bool has_server = false;  // a process id was given

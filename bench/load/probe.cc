@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 
 #include "bench/load/load_summary.h"
 #include "engine/base/attempt.h"
@@ -14,11 +15,28 @@ using Clock = std::chrono::steady_clock;
 
 double Now() { return std::chrono::duration<double>(Clock::now().time_since_epoch()).count(); }
 
+// The place of the path's slash: 0, or behind the authority of a URL.
+size_t PathBegin(const std::string& path) {
+  if (path.starts_with('/')) return 0;
+  const size_t scheme = path.find("://");
+  const size_t slash = scheme == std::string::npos ? scheme : path.find('/', scheme + 3);
+  if (slash != std::string::npos) return slash;
+  throw Error(ErrorCode::kInvalidArgument,
+              "a probe needs a path such as /health, or a URL with a path, got '" + path + "'");
+}
+
+HttpTarget TargetOf(const HttpTarget& target, const std::string& path) {
+  const size_t begin = PathBegin(path);
+  return begin == 0 ? target : ParseTarget(path.substr(0, begin), "");
+}
+
 }  // namespace
 
 Probe::Probe(const HttpTarget& target, const ProbeOptions& options)
-    : target_(target), options_(options) {
-  TANDEM_CHECK(!options.path.empty() && options.interval_s > 0);
+    : target_(TargetOf(target, options.path)),
+      path_(options.path.substr(PathBegin(options.path))),
+      options_(options) {
+  TANDEM_CHECK(options.interval_s > 0);
   summary_.path = options.path;
   thread_ = std::thread([this] { Run(); });
 }
@@ -54,7 +72,7 @@ void Probe::Run() {
 void Probe::AskOnce(double due_s) {
   int status = 0;
   const auto fault =
-      ErrorOf([&] { status = Ask(target_, "GET", options_.path, "", options_.timeout_s).status; });
+      ErrorOf([&] { status = Ask(target_, "GET", path_, "", options_.timeout_s).status; });
   if (status == 200) {
     ++summary_.ok;
     times_ms_.push_back((Now() - due_s) * 1e3);

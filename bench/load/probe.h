@@ -11,14 +11,15 @@
 namespace tandem::bench {
 
 struct ProbeOptions {
-  std::string path;  // "/health"; empty: no probe
+  // "/health" of the loaded server, or a whole URL, which gets no API key.
+  std::string path;
   double interval_s = 0.005;
   double timeout_s = 10;  // of one request
 };
 
 // Latencies of a probe, in milliseconds, from the time that a request was due to its whole answer.
 struct ProbeSummary {
-  std::string path;
+  std::string path;    // as given
   int64_t ok = 0;      // status 200
   int64_t failed = 0;  // all others
   std::string fault;   // of the first failure
@@ -33,7 +34,7 @@ struct ProbeSummary {
 // does not delay them. At least one is sent.
 class Probe {
  public:
-  // Starts. REQUIRES: a path. `target` must outlive the probe.
+  // Starts; paths are those of `target`. Throws kInvalidArgument for an unusable URL.
   Probe(const HttpTarget& target, const ProbeOptions& options);
   ~Probe();
   Probe(const Probe&) = delete;
@@ -46,7 +47,8 @@ class Probe {
   void Run();
   void AskOnce(double due_s);
 
-  const HttpTarget& target_;
+  const HttpTarget target_;
+  const std::string path_;
   const ProbeOptions options_;
   std::atomic<bool> stopping_{false};
   ProbeSummary summary_;          // of the thread until it has ended

@@ -25,15 +25,10 @@
 namespace tandem::server {
 namespace {
 
-// The host as it appears in a URL: an IPv6 address gets brackets.
-std::string UrlHost(const std::string& host) {
-  return host.find(':') != std::string::npos ? "[" + host + "]" : host;
-}
-
 // Room for hundreds of thousands of keys, and for chains of dozens of certificates.
 constexpr size_t kMaxKeyFileBytes = 64 << 20;
 constexpr size_t kMaxPemBytes = 1 << 20;
-// Descriptors reserved for models, jobs, databases and logs.
+// Descriptors reserved for models, jobs, databases and logs, and as many for the health port.
 constexpr size_t kOtherDescriptors = 256;
 
 // The machine, for people who read the table of leases, and a number.
@@ -45,21 +40,20 @@ std::string NewReplicaName() {
   return std::string(host) + "-" + std::to_string(number);
 }
 
-// Raises the soft limit of descriptors (usually 1024) for `wanted` connections. Returns the number
-// of connections that the limit allows.
-size_t ConnectionsWithinDescriptors(size_t wanted) {
+// Raises the soft limit of descriptors (usually 1024) for `wanted` connections and `others`.
+// Returns the number of connections that the limit allows.
+size_t ConnectionsWithinDescriptors(size_t wanted, size_t others) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
-  const rlim_t needed = wanted + kOtherDescriptors;
+  const rlim_t needed = wanted + others;
   if (limit.rlim_cur < needed) {
     limit.rlim_cur = std::min<rlim_t>(needed, limit.rlim_max);
     setrlimit(RLIMIT_NOFILE, &limit);
     getrlimit(RLIMIT_NOFILE, &limit);
   }
   if (limit.rlim_cur >= needed) return wanted;
-  const size_t possible = limit.rlim_cur > 2 * kOtherDescriptors
-                              ? limit.rlim_cur - kOtherDescriptors
-                              : limit.rlim_cur / 2;
+  const size_t possible =
+      limit.rlim_cur > 2 * others ? limit.rlim_cur - others : limit.rlim_cur / 2;
   spdlog::warn("few_descriptors limit={} max_connections={} wanted={}", limit.rlim_cur, possible,
                wanted);
   return possible;
@@ -159,9 +153,10 @@ App::App(AppOptions options)
   CheckToolParser(options_.tool_parser);
   models_.SetLoader(
       [this](const std::string& name, const Viewer& viewer) { LoadCheckpoint(name, viewer); });
-  http_ = std::make_unique<HttpServer>(MakeHttpOptions(), AllRoutes(context_), MakePolicy());
-  context_.base_url = (options_.tls_cert.empty() ? "http://" : "https://") +
-                      UrlHost(options_.http.host) + ":" + std::to_string(http_->port());
+  const HttpOptions http = MakeHttpOptions();
+  http_ = std::make_unique<HttpServer>(http, AllRoutes(context_), MakePolicy());
+  context_.base_url = UrlOfPort(http_->port());
+  if (options_.health_port) OpenHealthPort(http, *options_.health_port);
 }
 
 // Before the port opens: without the keys of the database the API would be open.
@@ -240,6 +235,11 @@ void App::OnRequestEnd(const RequestSummary& summary) {
   // Log monitoring requests at debug level only.
   const bool is_watching = summary.route == "/health" || summary.route == "/ready" ||
                            summary.route == "/metrics" || summary.route == "/version";
+  LogRequest(summary, is_watching ? spdlog::level::debug : spdlog::level::info);
+}
+
+void App::LogRequest(const RequestSummary& summary, spdlog::level::level_enum level) const {
+  if (!spdlog::default_logger_raw()->should_log(level)) return;
   LogFields fields = {{"request_id", std::string(summary.request_id)},
                       {"method", std::string(summary.method.substr(0, 32))},
                       {"route", std::string(summary.route)},
@@ -253,7 +253,7 @@ void App::OnRequestEnd(const RequestSummary& summary) {
     fields.emplace_back("client", std::string(summary.remote));
   }
   fields.insert(fields.end(), summary.notes.begin(), summary.notes.end());
-  LogEvent(is_watching ? spdlog::level::debug : spdlog::level::info, "request", fields);
+  LogEvent(level, "request", fields);
 }
 
 App::~App() { Stop(); }
@@ -286,7 +286,8 @@ TlsPair App::ReadTlsPair() const {
 HttpOptions App::MakeHttpOptions() const {
   HttpOptions http = options_.http;
   http.requires_key = keys_.requires_key();
-  http.max_connections = ConnectionsWithinDescriptors(http.max_connections);
+  http.max_connections = ConnectionsWithinDescriptors(
+      http.max_connections, options_.health_port ? 2 * kOtherDescriptors : kOtherDescriptors);
   if (http.body_memory_bytes < http.max_body_bytes) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--body-memory " + std::to_string(http.body_memory_bytes) +
@@ -301,6 +302,7 @@ HttpOptions App::MakeHttpOptions() const {
 }
 
 void App::Start() {
+  if (health_) health_->Start();
   http_->Start();
   LoadFirstModels();
   StartJobs();
@@ -334,7 +336,12 @@ void App::Reload() {
     }
   }
   if (!options_.tls_cert.empty()) {
-    if (const auto error = ErrorOf([&] { http_->ReplaceCertificate(ReadTlsPair()); })) {
+    const auto error = ErrorOf([&] {
+      const TlsPair pair = ReadTlsPair();
+      http_->ReplaceCertificate(pair);
+      if (health_) health_->ReplaceCertificate(pair);
+    });
+    if (error) {
       spdlog::error("tls_certificate_kept reason=\"{}\"", error->what());
     } else {
       spdlog::info("tls_certificate_reloaded");
@@ -373,6 +380,8 @@ void App::Stop() {
   // Late: as long as work of this replica may end, the others count it as alive.
   if (feed_) feed_->Stop();
   if (follower_) follower_->Stop();
+  // Last of the listeners, but before what its handlers read.
+  if (health_) health_->Stop();
   context_.pulls = nullptr;
   context_.model_host = nullptr;
   context_.adapter_host = nullptr;

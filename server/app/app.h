@@ -43,6 +43,8 @@ namespace tandem::server {
 // All options of `tandem serve`.
 struct AppOptions {
   HttpOptions http;
+  // Port of a second listener for /health, /ready and /metrics; 0 picks a free one. Unset: none.
+  std::optional<uint16_t> health_port;
   engine::EngineOptions engine;
   std::vector<ModelArgument> models;            // empty: the embedded default
   std::vector<std::string> served_model_names;  // of the first model; the first one is its id
@@ -108,7 +110,10 @@ class App {
   App& operator=(const App&) = delete;
 
   uint16_t port() const { return http_->port(); }
+  // The port of the second listener; unset: none.
+  std::optional<uint16_t> health_port() const;
   std::string base_url() const { return context_.base_url; }
+  std::string health_url() const;  // of the second listener; empty: none
   bool requires_key() const { return keys_.requires_key(); }
   ModelRegistry& models() { return models_; }
   size_t open_connections() const { return http_->open_connections(); }
@@ -120,7 +125,7 @@ class App {
   // Reads the key file and the TLS files again. An unusable file is logged and changes nothing.
   void Reload();
   // Ends /ready, waits `drain_delay`, stops accepting, gives running requests up to `drain_timeout`
-  // to finish, then ends the rest.
+  // to finish, then ends the rest. The second listener answers until all requests have ended.
   void Stop();
 
  private:
@@ -130,6 +135,10 @@ class App {
   HttpPolicy MakePolicy();
   std::optional<Response> Admit(Request& request, const Route& route, const ResponseWriter& writer);
   void OnRequestEnd(const RequestSummary& summary);
+  void LogRequest(const RequestSummary& summary, spdlog::level::level_enum level) const;
+  std::string UrlOfPort(uint16_t port) const;
+  // Defined in app_health.cc. `main` are the options of http_.
+  void OpenHealthPort(const HttpOptions& main, uint16_t port);
   TlsPair ReadTlsPair() const;
   HttpOptions MakeHttpOptions() const;
   std::optional<JobStore> OpenJobStore();
@@ -227,6 +236,7 @@ class App {
   std::unique_ptr<Router> batch_router_;
   std::unique_ptr<Batches> batches_;
   std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<HttpServer> health_;       // the second listener; null: none
   std::unique_ptr<FollowTask> follow_jobs_;  // before follower_, which runs the two
   std::unique_ptr<FollowTask> follow_adapters_;
   std::unique_ptr<FollowTask> follow_garbage_;

@@ -496,10 +496,13 @@ void AddHttpBench(CLI::App& command, int& exit_code) {
                   "fraction of clients that disconnect in the middle of a stream")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
-  command.add_option("--probe", options.probe.path,
-                     "path, such as /health, to request beside the load on new connections");
   command
-      .add_option("--probe-interval", options.probe.interval_s, "seconds between these requests")
+      .add_option("--probe", options.probes,
+                  "path, such as /health, or URL of another port, to request beside the load on "
+                  "new connections; repeatable")
+      ->allow_extra_args(false);
+  command
+      .add_option("--probe-interval", options.probe_interval_s, "seconds between these requests")
       ->check(CLI::Range(0.0001, 60.0))
       ->capture_default_str();
   command.add_option("--json", options.json_file, "file to write all figures to, as JSON");

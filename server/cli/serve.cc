@@ -120,6 +120,7 @@ AppOptions ToAppOptions(const AppConfig& config) {
   AppOptions options;
   options.http.host = config.host;
   options.http.port = static_cast<uint16_t>(config.port);
+  if (config.health_port != 0) options.health_port = static_cast<uint16_t>(config.health_port);
   options.http.max_body_bytes = static_cast<size_t>(config.max_body.n);
   options.http.body_memory_bytes = static_cast<size_t>(config.body_memory.n);
   options.http.allowed_hosts = config.allowed_host;
@@ -195,6 +196,9 @@ void Announce(App& app, const AppConfig& config, const std::string& admin_key) {
         "that constrain their answer get 400\"");
   }
   std::printf("listening on %s\n", app.base_url().c_str());
+  if (app.health_port()) {
+    std::printf("/health, /ready and /metrics also on %s\n", app.health_url().c_str());
+  }
   const std::vector<ModelRegistry::Entry> models = app.models().List();
   if (!models.empty()) {
     std::printf("\nTry it:\n  %s\n\n", ExampleRequest(app.base_url(), *models.front().model,

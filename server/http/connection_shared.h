@@ -43,7 +43,7 @@ struct ConnectionShared {
   // Runs the shaping of answers on one thread, so that a large body never blocks the io thread.
   net::io_context answer_io;
   std::unique_ptr<RequestPool> pool;
-  std::unique_ptr<RequestPool> worker;  // one thread, for RunsOn::kWorker
+  std::unique_ptr<RequestPool> worker;  // one thread; null without a route RunsOn::kWorker
 
   const std::shared_ptr<BodyBudget> body_budget;  // a shared_ptr, because a request can outlive
                                                   // this

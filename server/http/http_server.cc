@@ -100,7 +100,10 @@ class Pending {
 
 struct HttpServer::State {
   State(HttpOptions options, std::vector<Route> routes, HttpPolicy policy)
-      : shared(std::make_shared<ConnectionShared>(std::move(options), std::move(routes),
+      : has_worker_routes(
+            std::any_of(routes.begin(), routes.end(),
+                        [](const Route& route) { return route.runs_on == RunsOn::kWorker; })),
+        shared(std::make_shared<ConnectionShared>(std::move(options), std::move(routes),
                                                   std::move(policy))),
         acceptor(shared->io.get_executor()),
         retry_timer(shared->io.get_executor()),
@@ -116,6 +119,7 @@ struct HttpServer::State {
   void OnAccepted(StrandSocket socket);
   std::vector<std::shared_ptr<Connection>> Connections();
 
+  const bool has_worker_routes;
   std::shared_ptr<ConnectionShared> shared;
   std::mutex acceptor_mutex;  // guards the next two
   net::basic_socket_acceptor<tcp, IoExecutor> acceptor;
@@ -219,9 +223,9 @@ HttpServer::HttpServer(HttpOptions options, std::vector<Route> routes, HttpPolic
   if (!error) state_->acceptor.bind(endpoint, error);
   if (!error) state_->acceptor.listen(net::socket_base::max_listen_connections, error);
   if (error) {
-    throw Error(ErrorCode::kUnavailable, "cannot listen on " + limits.host + ":" +
-                                             std::to_string(limits.port) + ": " + error.message() +
-                                             "; choose another with --host and --port");
+    throw Error(ErrorCode::kUnavailable,
+                "cannot listen on " + limits.host + ":" + std::to_string(limits.port) + ": " +
+                    error.message() + "; choose another with --host and " + limits.port_flag);
   }
   state_->port = state_->acceptor.local_endpoint().port();
 }
@@ -235,20 +239,23 @@ void HttpServer::Start() {
   shared.pool = std::make_unique<RequestPool>(RequestPool::Options{
       .n_threads = shared.options.n_request_threads,
       .max_queued = shared.options.max_queued_requests,
+      .name = shared.options.thread_names + "-req",
   });
-  shared.worker = std::make_unique<RequestPool>(RequestPool::Options{
-      .max_queued = shared.options.max_queued_for_worker,
-      .max_queued_per_client = shared.options.max_queued_for_worker_per_client,
-      .name = "tandem-worker",
-  });
+  if (state_->has_worker_routes) {
+    shared.worker = std::make_unique<RequestPool>(RequestPool::Options{
+        .max_queued = shared.options.max_queued_for_worker,
+        .max_queued_per_client = shared.options.max_queued_for_worker_per_client,
+        .name = shared.options.thread_names + "-worker",
+    });
+  }
   state_->Accept();
   net::post(shared.io, [state = state_.get()] { state->WatchMemory(); });
   state_->threads.emplace_back([state = state_.get()] {
-    NameThisThread("tandem-io");
+    NameThisThread(state->shared->options.thread_names + "-io");
     RunIo(state->shared->io, [state] { state->Revive(); });
   });
   state_->threads.emplace_back([&shared] {
-    NameThisThread("tandem-answer");
+    NameThisThread(shared.options.thread_names + "-answer");
     RunIo(shared.answer_io, [] {});
   });
 }
@@ -303,7 +310,7 @@ void HttpServer::Stop() {
   // Running handlers may answer into closed connections. After this, only producers outside this
   // room can post, and they find no connection.
   shared.pool->Stop();
-  shared.worker->Stop();
+  if (shared.worker) shared.worker->Stop();
   state_->work.reset();
   state_->answer_work.reset();
   for (std::thread& thread : state_->threads) thread.join();

@@ -18,10 +18,12 @@ struct TlsPair {
 // Limits and timeouts of one HTTP server. server/README.md lists the flags; tests use small values.
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  uint16_t port = 8080;               // 0 picks a free port
-  int n_request_threads = 8;          // threads for handlers: parsing, templates, tokenising
-  size_t max_queued_requests = 4096;  // waiting for a request thread; more get 503
-  size_t max_queued_for_worker = 32;  // waiting for the worker; more get 503
+  uint16_t port = 8080;                 // 0 picks a free port
+  std::string port_flag = "--port";     // sets the port; errors name it
+  std::string thread_names = "tandem";  // prefix of the names of the threads, at most 6 bytes
+  int n_request_threads = 8;            // threads for handlers: parsing, templates, tokenising
+  size_t max_queued_requests = 4096;    // waiting for a request thread; more get 503
+  size_t max_queued_for_worker = 32;    // waiting for the worker; more get 503
   size_t max_queued_for_worker_per_client = 8;  // of one API key
 
   size_t max_connections = 4096;

@@ -345,10 +345,45 @@ struct Metrics::State {
   std::optional<Totals> other_totals;
   std::optional<EndCounts> other_ends;
 
+  // What a scrape shows of the rest, by shown name.
+  struct Collected {
+    std::map<std::string, Totals> totals;
+    std::map<std::string, EndCounts> ends;
+    decltype(State::http) http;
+  };
+
+  // The next four REQUIRE the mutex held. Collect adds the gauges of the engines itself: a copy of
+  // their figures outside the lock would hide that an engine has ended.
+  Collected Collect(Snapshot* snapshot, Families& families);
   void ForgetDeparted(const Snapshot& snapshot);
   void Forget(const std::string& name);
   void KeepShown(Snapshot* snapshot);
 };
+
+Metrics::State::Collected Metrics::State::Collect(Snapshot* snapshot, Families& families) {
+  ForgetDeparted(*snapshot);
+  KeepShown(snapshot);
+  Collected all;
+  std::map<std::string, std::vector<Model>> engines;
+  const std::string other(kOtherModels);
+  if (snapshot->visible && other_totals) all.totals[other] = *other_totals;
+  for (const auto& [name, history] : histories) {
+    const std::string shown_name = ShownName(*snapshot, name);
+    all.totals[shown_name].Add(history.ended);
+    for (const Model& model : history.engines) {
+      all.totals[shown_name].Add(model.figures);
+      engines[shown_name].push_back(model);
+    }
+  }
+  for (const auto& [name, models] : engines) AddGauges(families, *snapshot, name, models);
+  if (snapshot->visible && other_ends) all.ends[other] = *other_ends;
+  for (const auto& [name, counters] : ends) {
+    auto& sums = all.ends[ShownName(*snapshot, name)];
+    for (size_t i = 0; i < kReasons.size(); ++i) sums[i] += counters->counts[i];
+  }
+  all.http = http;
+  return all;
+}
 
 // A model that neither answers nor has an engine keeps its series for kKeepDeparted. Otherwise
 // unloaded models would leave series for the lifetime of the server. A model that returns later
@@ -433,41 +468,24 @@ void Metrics::Track(Model model) {
   history.engines.push_back(std::move(model));
 }
 
+// The io threads need the lock for each finished request, so most of the text is made without it.
 std::string Metrics::Text(const Snapshot& given) {
   Snapshot snapshot = given;
   Families families(state_->prefix);
-  const std::lock_guard lock(state_->mutex);
-  state_->ForgetDeparted(snapshot);
-  state_->KeepShown(&snapshot);
-  const std::string other(kOtherModels);
-  std::map<std::string, std::vector<Model>> engines;
-  std::map<std::string, Totals> totals;
-  if (snapshot.visible && state_->other_totals) totals[other] = *state_->other_totals;
-  for (const auto& [name, history] : state_->histories) {
-    const std::string shown = ShownName(snapshot, name);
-    totals[shown].Add(history.ended);
-    for (const Model& model : history.engines) {
-      totals[shown].Add(model.figures);
-      engines[shown].push_back(model);
-    }
-  }
-  for (const auto& [name, models] : engines) AddGauges(families, snapshot, name, models);
+  const State::Collected all = [&] {
+    const std::lock_guard lock(state_->mutex);
+    return state_->Collect(&snapshot, families);
+  }();
   AddMemory(families, snapshot);
-  for (const auto& [name, sum] : totals) AddCounters(families, name, sum);
-  std::map<std::string, EndCounts> ends;
-  if (snapshot.visible && state_->other_ends) ends[other] = *state_->other_ends;
-  for (const auto& [name, counters] : state_->ends) {
-    auto& sums = ends[ShownName(snapshot, name)];
-    for (size_t i = 0; i < kReasons.size(); ++i) sums[i] += counters->counts[i];
-  }
-  for (const auto& [name, sums] : ends) {
+  for (const auto& [name, sum] : all.totals) AddCounters(families, name, sum);
+  for (const auto& [name, sums] : all.ends) {
     for (size_t i = 0; i < kReasons.size(); ++i) {
       families.Counter("request_success_total", "Ended requests, by reason.",
                        {{"finished_reason", std::string(kReasons[i])}, {"model_name", name}},
                        static_cast<double>(sums[i]));
     }
   }
-  for (const auto& [key, count] : state_->http) {
+  for (const auto& [key, count] : all.http) {
     const auto& [method, route, status] = key;
     families.Counter(
         "http_requests_total", "HTTP requests answered (499: the client left).",

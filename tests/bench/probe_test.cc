@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "bench/load/load_summary.h"
+#include "engine/base/attempt.h"
 
 namespace tandem::bench {
 namespace {
@@ -86,6 +87,31 @@ TEST(Probe, AsksThePathAgainAndAgain) {
   EXPECT_LE(summary.p999, summary.max);
 }
 
+TEST(Probe, AsksAnotherPortWithoutTheKey) {
+  PlainServer server(1 << 30);
+  HttpTarget loaded = server.target();
+  loaded.port = "1";
+  loaded.prefix = "/gateway";
+  loaded.api_key = "secret";
+
+  Probe probe(loaded, {.path = server.target().url() + "/ready", .interval_s = 0.001});
+  while (server.n_answered() < 1) std::this_thread::yield();
+  const ProbeSummary summary = probe.Stop();
+
+  EXPECT_TRUE(server.first_request().starts_with("GET /ready HTTP/1.1\r\n"));
+  EXPECT_EQ(server.first_request().find("secret"), std::string::npos);
+  EXPECT_EQ(summary.path, server.target().url() + "/ready");
+  EXPECT_EQ(summary.failed, 0);
+}
+
+TEST(Probe, RefusesWhatIsNeitherAPathNorAUrlWithOne) {
+  for (const char* path : {"", "health", "http://127.0.0.1:1", "https://127.0.0.1:1/health"}) {
+    const auto fault = ErrorOf([&] { Probe probe(HttpTarget(), {.path = path}); });
+    ASSERT_TRUE(fault) << path;
+    EXPECT_EQ(fault->code(), ErrorCode::kInvalidArgument) << path;
+  }
+}
+
 TEST(Probe, CountsFailuresApartAndNamesTheFirst) {
   PlainServer server(5);
 
@@ -115,14 +141,14 @@ TEST(Probe, SurvivesAServerThatIsGone) {
 
 TEST(Probe, IsPartOfTheSummary) {
   LoadSummary summary;
-  summary.probe = ProbeSummary{.path = "/health",
-                               .ok = 7,
-                               .failed = 1,
-                               .fault = "status 503",
-                               .p50 = 1,
-                               .p99 = 2,
-                               .p999 = 3,
-                               .max = 4};
+  summary.probes.push_back(ProbeSummary{.path = "/health",
+                                        .ok = 7,
+                                        .failed = 1,
+                                        .fault = "status 503",
+                                        .p50 = 1,
+                                        .p99 = 2,
+                                        .p999 = 3,
+                                        .max = 4});
 
   EXPECT_NE(Describe(summary).find("p50 1.00  p99 2.00  p99.9 3.00  max 4.00 ms (of 7)"),
             std::string::npos);

@@ -20,6 +20,7 @@ import statistics
 import struct
 import subprocess
 import time
+import types
 import warnings
 
 import harness
@@ -766,6 +767,56 @@ class Shutdown(Http):
         server = self.serve(env={"NOTIFY_SOCKET": str(self.path / "nobody")})
         self.assert_healthy(server)
         self.assertEqual(server.stop(), 0)
+
+
+class HealthPort(Http):
+    def serve_with_health_port(self, *arguments):
+        """The server, and the health port in the place of a server."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        server = self.serve("--health-port", str(port), *arguments)
+        return server, types.SimpleNamespace(address=(server.address[0], port))
+
+    def test_it_answers_beside_the_main_port_and_closes_last(self):
+        server, health = self.serve_with_health_port("--drain-timeout", "600")
+        self.assertEqual(server.process.stdout.readline(),
+                         "/health, /ready and /metrics also on http://%s:%d\n" % health.address)
+        self.assertEqual(self.ask(health, get("/health")).json(), {"status": "ok"})
+        self.assertEqual(self.ask(health, get("/ready")).json(), {"status": "ready"})
+        self.assertIn(b"tandem:ready 1\n", self.ask(health, get("/metrics")).body)
+        self.assertEqual(self.ask(health, get("/health", method="HEAD"), head=True).status, 200)
+        reply = self.ask(health, post(CHAT, story()))
+        self.assertEqual((reply.status, reply.code()), (404, "unknown_url"))
+        self.assertIn(f"port {server.address[1]}", reply.json()["error"]["message"])
+        running = Raw(server).send(post(CHAT, long_story(n=8)))
+        self.assertTrue(running.until(b"data: "))
+
+        server.process.send_signal(signal.SIGTERM)
+
+        self.wait_until("draining", lambda: self.ask(health, get("/ready")).status == 503)
+        for port in (health, server):  # both listen until the stream has ended
+            reply = self.ask(port, get("/ready"))
+            self.assertEqual((reply.status, reply.json()), (503, {"status": "draining"}))
+        self.assertEqual(self.ask(health, get("/health")).status, 200)
+        self.assertTrue(running.read().body.endswith(b"data: [DONE]\n\n"))
+        self.assertEqual(server.process.wait(PATIENCE_S), 0)
+
+    def test_with_tls_it_has_the_same_certificate(self):
+        certificate, key = make_certificate(self.path, "first")
+        server, health = self.serve_with_health_port("--tls-cert", str(certificate),
+                                                     "--tls-key", str(key))
+        context = ssl.create_default_context(cafile=str(certificate))
+        for port in (server, health):
+            reply = Raw(port, tls=context).send(get("/health")).read()
+            self.assertEqual(reply.json(), {"status": "ok"})
+        second, second_key = make_certificate(self.path, "second")
+        certificate.write_bytes(second.read_bytes())
+        key.write_bytes(second_key.read_bytes())
+        server.process.send_signal(signal.SIGHUP)
+        for port in (server, health):
+            self.wait_until("reloaded", lambda: ssl.get_server_certificate(port.address).strip()
+                            == second.read_text().strip())
 
 
 class Tls(Http):

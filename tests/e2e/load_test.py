@@ -49,16 +49,19 @@ class Load(Case):
                 "--streams", "8", "--requests", "24", "--prompt-tokens", "8",
                 "--output-tokens", "4", "--new-connections", "--probe-interval", "0.002"]
 
-        report, text = self.bench(*load, "--probe", "/health")
+        url = self.url(server) + "/ready"
+        report, text = self.bench(*load, "--probe", "/health", "--probe", url)
 
-        probe = report["runs"][0]["probe"]
-        self.assertGreater(probe["ok"], 0)
-        self.assertEqual(probe["failed"], 0, probe["fault"])
-        self.assertGreater(probe["p50"], 0)
-        self.assertLessEqual(probe["p999"], probe["max"])
-        self.assertIn("/health ", text)
+        probes = report["runs"][0]["probes"]
+        self.assertEqual([probe["path"] for probe in probes], ["/health", url])
+        for probe in probes:
+            self.assertGreater(probe["ok"], 0)
+            self.assertEqual(probe["failed"], 0, probe["fault"])
+            self.assertGreater(probe["p50"], 0)
+            self.assertLessEqual(probe["p999"], probe["max"])
+            self.assertIn(probe["path"] + " ", text)
         report, _ = self.bench(*load, "--probe", "/absent", code=1)
-        self.assertEqual(report["runs"][0]["probe"]["fault"], "status 404")
+        self.assertEqual(report["runs"][0]["probes"][0]["fault"], "status 404")
         self.assertEqual(server.stop(), 0)
 
     def test_vanishing_clients_of_an_open_loop_harm_nobody(self):

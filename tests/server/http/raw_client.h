@@ -49,6 +49,12 @@ class RawClient {
       bytes.remove_prefix(static_cast<size_t>(n));
     }
   }
+  uint16_t local_port() const {
+    sockaddr_in address{};
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    return ntohs(address.sin_port);
+  }
   void ShutdownSend() { shutdown(fd_, SHUT_WR); }
   void Close() {
     if (fd_ >= 0) close(fd_);
