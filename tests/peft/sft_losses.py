@@ -134,7 +134,7 @@ def compare(binary, run, folder, seed):
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in data))
     model = base
     if learned == "lora":
-        add_adapter(base, name, seed + 1).save_pretrained(folder / "peft")
+        add_adapter(base, name, "", seed + 1).save_pretrained(folder / "peft")
         model = peft.PeftModel.from_pretrained(
             tf.AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation="eager").float(),
             folder / "peft", is_trainable=True)

@@ -128,8 +128,8 @@ std::vector<std::string> AllGoldens() {
   return names;
 }
 
-// Under a sanitizer, which checks code and not numbers, every model runs on every table, and in both
-// types on the best.
+// Under a sanitizer, which checks code and not numbers, every model runs on every table, and in
+// both types on the best.
 std::vector<Case> AllCases() {
   constexpr DType kDtypes[] = {DType::kF32, DType::kBF16};
   const std::vector<std::string> models = AllGoldens();
