@@ -1,8 +1,10 @@
 #include "training/step/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "engine/base/attempt.h"
 #include "engine/base/check.h"
 #include "engine/ops/dora.h"
 #include "training/step/base_parts.h"
