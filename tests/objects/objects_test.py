@@ -43,6 +43,14 @@ MODEL_FILES = ["chat_template.jinja", "config.json", "generation_config.json", "
                "tokenizer.json", "tokenizer_config.json"]
 
 
+def size_of(path):
+    """0 for a file that another process has renamed meanwhile."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
 class QuietHttpServer(socketserver.ThreadingMixIn, http.server.HTTPServer):
     daemon_threads = True
     request_queue_size = 128
@@ -456,7 +464,7 @@ class Faults(ObjectsCase):
         partials = []
         while not partials and time.monotonic() < end:
             partials = [path for path in (self.path / "hf").rglob("*.incomplete")
-                        if path.stat().st_size > 8 * MIB]
+                        if size_of(path) > 8 * MIB]
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
         process.wait()
