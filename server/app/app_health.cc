@@ -97,7 +97,7 @@ void App::OpenHealthPort(const HttpOptions& main, uint16_t port) {
     }
     return ToResponse(MakeErrorReply(status, code, text));
   };
-  // At debug level only: the log may block, for example a pipe that nobody reads.
+  // Requests are logged at debug level only, because a log that nobody reads may block.
   policy.on_end = [this](const RequestSummary& summary) {
     metrics_.CountHttp(summary.method, summary.route, summary.status);
     LogRequest(summary, spdlog::level::debug);

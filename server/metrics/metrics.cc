@@ -345,7 +345,7 @@ struct Metrics::State {
   std::optional<Totals> other_totals;
   std::optional<EndCounts> other_ends;
 
-  // What a scrape shows of the rest, by shown name.
+  // Figures that a scrape shows beside the gauges, by shown name.
   struct Collected {
     std::map<std::string, Totals> totals;
     std::map<std::string, EndCounts> ends;

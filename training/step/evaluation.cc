@@ -37,7 +37,7 @@ std::vector<double> ShareBatches(Collectives* ranks, bool together, size_t n, si
   return in_order;
 }
 
-// Of three numbers for each batch: its loss, weight, and weight of right tokens.
+// `all` has three numbers for each batch: its loss, weight, and weight of right tokens.
 EvaluationResult MeanOf(const std::vector<double>& all) {
   EvaluationResult result;
   for (size_t i = 0; i < all.size(); i += 3) {
