@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <future>
+#include <optional>
+#include <string>
 
 #include "engine/base/attempt.h"
 #include "tests/server/app/app_fixture.h"
@@ -66,7 +68,7 @@ class HealthPortTest : public AppTest {
     if (fd >= 0) close(fd);
     return fd >= 0;
   }
-  // Reads an answer to its end, of whatever kind. False: nobody listens.
+  // Reads an answer to its end, of whatever kind. nullopt: nobody listens.
   static std::optional<std::string> AskIfOpen(uint16_t port, const std::string& path) {
     const int fd = Connect(port);
     if (fd < 0) return std::nullopt;
