@@ -96,7 +96,8 @@ struct AttentionGradientArgs {
   T* ds_rows;  // [rows, n_keys]
 };
 
-// dz = (likelihood_factor * exp(z - lse) - [column == target]) * weight, in T; dz must not alias z.
+// dz = (likelihood_factor * exp(z - lse) - [column == target]) * weight, in T. dz may begin where z
+// begins and otherwise must not alias it.
 // For capped logits z it is the gradient before the cap: times 1 - (z / cap)^2.
 template <class T>
 struct CrossEntropyGradientArgs {

@@ -56,17 +56,43 @@ Cut CutProduct(int64_t m, int64_t n_panels, int64_t k, int64_t element_bytes, in
   return {rows, RoundUp<int64_t>(std::clamp(wanted, least, most), 6)};
 }
 
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Rows that kernels copy at a time, and the panels that one copy serves (matmul_wide.inc). A copy
+// of few rows costs no more per product, but one for few panels does, so rows are cut first.
+constexpr int64_t kWideTaskRows = 256;
+constexpr int64_t kWideLeastTaskRows = 64;
+constexpr int64_t kWideTaskPanels = 48;
+
+// CutProduct for kCopiedRows rows and more.
+Cut CutWideProduct(int64_t m, int64_t n_panels, int64_t k, int n_threads) {
+  const int64_t wanted = kTasksPerThread * n_threads;
+  int64_t panel_tasks = CeilDiv(n_panels, kWideTaskPanels);
+  const int64_t least_row_tasks = CeilDiv(m, kWideTaskRows);
+  const int64_t most_row_tasks = std::max(least_row_tasks, m / kWideLeastTaskRows);
+  const int64_t row_tasks =
+      std::clamp(CeilDiv(wanted, panel_tasks), least_row_tasks, most_row_tasks);
+  panel_tasks = std::max(panel_tasks, CeilDiv(wanted, row_tasks));
+  const int64_t rows = RoundUp<int64_t>(CeilDiv(m, row_tasks), 8);
+  const int64_t least = std::max<int64_t>(1, kWorkPerTask / (rows * k * kLanes));
+  return {rows, RoundUp<int64_t>(std::max(least, CeilDiv(n_panels, panel_tasks)), 6)};
+}
+
 template <class T>
 void MatMulTyped(OpsContext& ops, const ConstMatrix& x, const PanelMatrix& w, const float* bias,
                  float* y, int64_t ldy) {
   const int64_t k = RowStride(w.dtype, w.k);
   const int64_t n_panels = PanelsOf(w.n);
-  const Cut cut = CutProduct(x.rows, n_panels, k, sizeof(T), ops.pool().n_threads());
+  const bool wide = x.rows >= kCopiedRows;
+  const int n_threads = ops.pool().n_threads();
+  const Cut cut = wide ? CutWideProduct(x.rows, n_panels, k, n_threads)
+                       : CutProduct(x.rows, n_panels, k, sizeof(T), n_threads);
   const int64_t panel_tasks = (n_panels + cut.panels - 1) / cut.panels;
   const int64_t row_tasks = (x.rows + cut.rows - 1) / cut.rows;
   const auto run = [&](int64_t index, int) {
-    const int64_t m = index / panel_tasks * cut.rows;
-    const int64_t panel = index % panel_tasks * cut.panels;
+    // With many rows, tasks of the same panels follow one another: panels come from memory once.
+    const int64_t m = (wide ? index % row_tasks : index / panel_tasks) * cut.rows;
+    const int64_t panel = (wide ? index / row_tasks : index % panel_tasks) * cut.panels;
     ops.kernels().typed<T>().matmul(PanelProduct<T>(
         w, static_cast<const T*>(x.data) + m * x.stride, x.stride, std::min(cut.rows, x.rows - m),
         panel, cut.panels, bias, y + m * ldy + panel * kLanes, ldy));
@@ -178,12 +204,25 @@ void InputGradBlocks(OpsContext& ops, const ConstMatrix& dy, const PanelMatrix& 
 }
 
 // dw = dy^T . x: the sum runs over the rows. x is packed once, as panels over blocks of rows. A
-// task owns some outputs of dw, walks the blocks in order and transposes its columns of dy.
+// task owns some outputs and inputs of dw, walks the blocks in order and transposes its columns of
+// dy.
 constexpr int64_t kSumRows = 1024;
 constexpr int64_t kGradOutputs = 256;
+constexpr int64_t kLeastGradOutputs = 128;
 // Stride of the transposed dy, one cache line more than a power of two: at 2 KiB apart, rows would
 // share a few sets of the first-level cache.
 constexpr int64_t kSumStride = kSumRows + 32;
+
+// The tile of one task: `rows` outputs by some panels of x. Few tasks would leave threads idle.
+Cut CutWeightGrad(int64_t n, int64_t n_panels, int n_threads) {
+  const int64_t outputs = std::clamp(RoundUp(CeilDiv(n, kTasksPerThread * n_threads), kLanes),
+                                     kLeastGradOutputs, kGradOutputs);
+  const int64_t output_tasks = CeilDiv(n, outputs);
+  if (output_tasks >= 3 * n_threads) return {outputs, n_panels};
+  const int64_t panel_tasks = CeilDiv(3 * n_threads, output_tasks);
+  const int64_t panels = std::max<int64_t>(CeilDiv(n_panels, panel_tasks), 12);
+  return {outputs, std::min(n_panels, RoundUp<int64_t>(panels, 6))};
+}
 
 template <class T>
 void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& x, float* dw,
@@ -213,9 +252,12 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
   ops.pool().ParallelFor(n_blocks * pack_tasks, std::cref(pack));
 
   ReserveWorkerScratch(ops, static_cast<size_t>(scratch.worker));
+  const Cut cut = CutWeightGrad(n, n_panels, ops.pool().n_threads());
+  const int64_t panel_tasks = CeilDiv(n_panels, cut.panels);
   const auto run = [&](int64_t index, int worker) {
-    const int64_t first = index * kGradOutputs;
-    const int64_t outputs = std::min(kGradOutputs, n - first);
+    const int64_t first = index / panel_tasks * cut.rows;
+    const int64_t panel = index % panel_tasks * cut.panels;
+    const int64_t outputs = std::min(cut.rows, n - first);
     T* transposed = reinterpret_cast<T*>(ops.WorkerScratch(worker, 0));
     for (int64_t block = 0; block < n_blocks; ++block) {
       const int64_t rows = std::min(kSumRows, x.rows - block * kSumRows);
@@ -226,20 +268,21 @@ void WeightGradTyped(OpsContext& ops, const ConstMatrix& dy, const ConstMatrix& 
            .cols = outputs,
            .out = transposed,
            .ldout = kSumStride});
-      kernels.matmul({.x = transposed,
-                      .ldx = kSumStride,
-                      .m = outputs,
-                      .panels = packed + block * block_elements,
-                      .n_panels = n_panels,
-                      .n_columns = k,
-                      .k = RoundUp(rows, pair),
-                      .bias = nullptr,
-                      .y = dw + first * k,
-                      .ldy = k,
-                      .accumulate = accumulate || block > 0});
+      kernels.matmul(
+          {.x = transposed,
+           .ldx = kSumStride,
+           .m = outputs,
+           .panels = packed + block * block_elements + panel * kLanes * RoundUp(rows, pair),
+           .n_panels = std::min(cut.panels, n_panels - panel),
+           .n_columns = std::min(cut.panels * kLanes, k - panel * kLanes),
+           .k = RoundUp(rows, pair),
+           .bias = nullptr,
+           .y = dw + first * k + panel * kLanes,
+           .ldy = k,
+           .accumulate = accumulate || block > 0});
     }
   };
-  ops.pool().ParallelFor((n + kGradOutputs - 1) / kGradOutputs, std::cref(run));
+  ops.pool().ParallelFor(CeilDiv(n, cut.rows) * panel_tasks, std::cref(run));
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ constexpr int64_t kKeyTile = 128;
 constexpr int64_t kKeysAtOnce = 2 * kKeyTile;
 constexpr int64_t kScoreStride = kKeysAtOnce + kLanes;
 
+// Stride of dK^T and dV^T, for the same reason.
+int64_t GradientStride(int64_t keys) { return keys + kLanes; }
 template <class T>
 constexpr int64_t kPair = sizeof(T) == 2 ? 2 : 1;
 
@@ -75,7 +77,7 @@ struct BackwardBuffers {
   T* key_panels;         // [keys/16][dim/pair][16][pair]: lanes = keys
   T* value_panels;       // the same for V, with its own dim, as dv and dout
   T* key_columns;        // per chunk [dim/16][chunk/pair][16][pair]: lanes = dims
-  float* dk_transposed;  // [dim, keys]
+  float* dk_transposed;  // [dim, GradientStride(keys)]
   float* dv_transposed;
   T* q_rows;  // [block, padded dim]
   T* dout_rows;
@@ -102,8 +104,8 @@ struct BackwardBuffers {
     key_panels = carver.Take<T>(keys * padded_dim);
     value_panels = carver.Take<T>(keys * padded_value_dim);
     key_columns = carver.Take<T>(chunked_keys * dim_lanes);
-    dk_transposed = carver.Take<float>(dim * keys);
-    dv_transposed = carver.Take<float>(value_dim * keys);
+    dk_transposed = carver.Take<float>(dim * GradientStride(keys));
+    dv_transposed = carver.Take<float>(value_dim * GradientStride(keys));
     q_rows = carver.Take<T>(kQueryBlock * padded_dim);
     dout_rows = carver.Take<T>(kQueryBlock * padded_value_dim);
     q_transposed = carver.Take<T>(dim * kQueryBlock);
@@ -149,7 +151,7 @@ struct BackwardTask {
     int64_t first;        // position of the first row
     int64_t rows;         // at most kQueryBlock
     int64_t padded_rows;  // to pairs
-    int64_t keys;         // of the segment, rounded up to lanes
+    int64_t ld;           // of dK^T and dV^T
 
     int64_t first_row() const { return segment.first_row + first; }
   };
@@ -164,7 +166,6 @@ struct BackwardTask {
     const int64_t keys = RoundUp(segment.n_rows, kLanes);
     Carver carver(ops.WorkerScratch(worker, BackwardBytes<T>(segment.n_rows, spec)));
     const BackwardBuffers<T> b(carver, keys, spec);
-
     const T* key_rows = Row(k, segment.first_row, kv_head * dim);
     engine::PackLanes(ops.kernels(), key_rows, k.stride, segment.n_rows, dim, b.key_panels);
     engine::PackLanes(ops.kernels(), Row(v, segment.first_row, kv_head * value_dim), v.stride,
@@ -177,29 +178,30 @@ struct BackwardTask {
                                           .cols = dim,
                                           .out = b.key_columns + first * dim_lanes});
     }
-    std::memset(b.dk_transposed, 0, static_cast<size_t>(dim * keys) * sizeof(float));
-    std::memset(b.dv_transposed, 0, static_cast<size_t>(value_dim * keys) * sizeof(float));
+    const int64_t ld = GradientStride(keys);
+    std::memset(b.dk_transposed, 0, static_cast<size_t>(dim * ld) * sizeof(float));
+    std::memset(b.dv_transposed, 0, static_cast<size_t>(value_dim * ld) * sizeof(float));
 
     const int64_t group = spec.n_heads / spec.n_kv_heads;
     for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
       for (int64_t first = 0; first < segment.n_rows; first += kQueryBlock) {
         const int64_t rows = std::min(kQueryBlock, segment.n_rows - first);
-        RunQueryBlock({segment, head, first, rows, RoundUp(rows, kPair<T>), keys}, b);
+        RunQueryBlock({segment, head, first, rows, RoundUp(rows, kPair<T>), ld}, b);
       }
     }
-    AddTransposed(b.dk_transposed, keys, segment, kv_head, dim, b.columns, dk);
-    AddTransposed(b.dv_transposed, keys, segment, kv_head, value_dim, b.columns, dv);
+    AddTransposed(b.dk_transposed, ld, segment, kv_head, dim, b.columns, dk);
+    AddTransposed(b.dv_transposed, ld, segment, kv_head, value_dim, b.columns, dv);
   }
 
   // Adds x [dim, keys], transposed, to a head's columns of `into`.
-  void AddTransposed(const float* x, int64_t keys, const Segment& segment, int64_t kv_head,
+  void AddTransposed(const float* x, int64_t ldx, const Segment& segment, int64_t kv_head,
                      int64_t dim, float* columns, float* into) const {
     const auto& gradients = engine::TrainingKernels(ops.kernels());
     const int64_t ld = spec.n_kv_heads * dim;
     for (int64_t first = 0; first < segment.n_rows; first += kKeyTile) {
       const int64_t count = std::min(kKeyTile, segment.n_rows - first);
       ops.kernels().f32.transpose_rows(
-          {.x = x + first, .ldx = keys, .rows = dim, .cols = count, .out = columns, .ldout = dim});
+          {.x = x + first, .ldx = ldx, .rows = dim, .cols = count, .out = columns, .ldout = dim});
       float* to = into + (segment.first_row + first) * ld + kv_head * dim;
       for (int64_t row = 0; row < count; ++row) {
         gradients.accumulate(columns + row * dim, dim, to + row * ld);
@@ -314,9 +316,9 @@ struct BackwardTask {
                        const BackwardBuffers<T>& b) const {
     const auto& kernels = ops.kernels().typed<T>();
     kernels.matmul(Product(b.dout_transposed, block.padded_rows, spec.value_dim(), b.p_panels,
-                           n_keys, block.padded_rows, b.dv_transposed + key, block.keys, true));
+                           n_keys, block.padded_rows, b.dv_transposed + key, block.ld, true));
     kernels.matmul(Product(b.q_transposed, block.padded_rows, spec.head_dim, b.ds_panels, n_keys,
-                           block.padded_rows, b.dk_transposed + key, block.keys, true));
+                           block.padded_rows, b.dk_transposed + key, block.ld, true));
   }
 
   // dQ: chunks of keys, in order.

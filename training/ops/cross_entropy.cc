@@ -21,16 +21,18 @@ using engine::OpsContext;
 constexpr int64_t kMaxTileRows = 1024;
 constexpr int64_t kMinTileRows = 64;
 
-int64_t RowBytes(int64_t vocab, int64_t hidden_dim, DType dtype) {
+// Gradients replace logits, except with distillation, which reads logits while it writes them.
+int64_t RowBytes(int64_t vocab, int64_t hidden_dim, DType dtype, bool distils) {
   const auto element = static_cast<int64_t>(engine::DTypeBytes(dtype));
   constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
-  return (vocab + hidden_dim + 1) * kFloat +
-         (engine::RowStride(dtype, vocab) + engine::RowStride(dtype, hidden_dim)) * element;
+  return (engine::RowStride(dtype, vocab) + hidden_dim + 1) * kFloat +
+         ((distils ? engine::RowStride(dtype, vocab) : 0) + engine::RowStride(dtype, hidden_dim)) *
+             element;
 }
 
 // Depends on shapes only, so that sums over rows have a fixed order.
-int64_t TileRows(int64_t vocab, int64_t hidden_dim, DType dtype) {
-  const int64_t rows = kCrossEntropyBytes / RowBytes(vocab, hidden_dim, dtype);
+int64_t TileRows(int64_t vocab, int64_t hidden_dim, DType dtype, bool distils) {
+  const int64_t rows = kCrossEntropyBytes / RowBytes(vocab, hidden_dim, dtype, distils);
   return std::clamp(rows / kMinTileRows * kMinTileRows, kMinTileRows, kMaxTileRows);
 }
 
@@ -116,7 +118,8 @@ class Tile {
         args_(args),
         row_of_(row_of),
         rows_(static_cast<int64_t>(row_of.size())),
-        vocab_(args.head.n) {
+        vocab_(args.head.n),
+        ld_(args.distillation != nullptr ? vocab_ : engine::RowStride(args.hidden.dtype, vocab_)) {
     const ConstMatrix& hidden = args.hidden;
     const auto row_bytes = static_cast<size_t>(hidden.stride) * engine::DTypeBytes(hidden.dtype);
     std::byte* gathered =
@@ -131,15 +134,15 @@ class Tile {
   }
 
   void Forward(CrossEntropyResult* result, float* token_logprobs) {
-    logits_ = Reserve<float>(workspace_.logits, rows_ * vocab_);
+    logits_ = Reserve<float>(workspace_.logits, rows_ * ld_);
     lse_ = Reserve<float>(workspace_.lse, rows_);
-    engine::MatMul(ops_, hidden_, args_.head, args_.bias, logits_, vocab_);
+    engine::MatMul(ops_, hidden_, args_.head, args_.bias, logits_, ld_);
     if (args_.lora != nullptr) ForwardLora();
-    if (args_.soft_cap > 0) engine::SoftCap(ops_, args_.soft_cap, rows_ * vocab_, logits_);
-    engine::LogSumExp(ops_, logits_, rows_, vocab_, vocab_, lse_);
+    if (args_.soft_cap > 0) engine::SoftCap(ops_, args_.soft_cap, rows_ * ld_, logits_);
+    engine::LogSumExp(ops_, logits_, rows_, vocab_, ld_, lse_);
     for (int64_t r = 0; r < rows_; ++r) {
       const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
-      const float logprob = logits_[r * vocab_ + args_.targets[i]] - lse_[r];
+      const float logprob = logits_[r * ld_ + args_.targets[i]] - lse_[r];
       const auto weight = static_cast<double>(args_.weights[i]);
       result->weighted_loss -= weight * static_cast<double>(logprob);
       result->weight += weight;
@@ -209,7 +212,7 @@ class Tile {
   void ForwardLora() {
     const engine::LoraRows all{&args_.lora->matrices, 0, rows_};
     const engine::Matrix h = LoraPart(0);
-    engine::AddLora(ops_, hidden_, {&all, 1}, logits_, vocab_, &h);
+    engine::AddLora(ops_, hidden_, {&all, 1}, logits_, ld_, &h);
   }
 
   // As for other linear layers (training/program/nodes_linear.cc).
@@ -230,14 +233,23 @@ class Tile {
   void LookForHit(int64_t r) {
     const auto i = static_cast<size_t>(row_of_[static_cast<size_t>(r)]);
     hits_[static_cast<size_t>(r)] =
-        IsLikeliest(logits_ + r * vocab_, vocab_, args_.targets[i]) ? 1 : 0;
+        IsLikeliest(logits_ + r * ld_, vocab_, args_.targets[i]) ? 1 : 0;
+  }
+
+  // The rows of the gradient: those of the logits themselves, if nothing reads logits later.
+  engine::Matrix GradientPlace() {
+    const auto element = static_cast<int64_t>(engine::DTypeBytes(hidden_.dtype));
+    if (!distilled_) {
+      constexpr auto kFloat = static_cast<int64_t>(sizeof(float));
+      return {logits_, hidden_.dtype, rows_, vocab_, ld_ * kFloat / element};
+    }
+    const int64_t stride = engine::RowStride(hidden_.dtype, vocab_);
+    return {Reserve<std::byte>(workspace_.gradient, rows_ * stride * element), hidden_.dtype, rows_,
+            vocab_, stride};
   }
 
   engine::Matrix FormGradient() {
-    const int64_t stride = engine::RowStride(hidden_.dtype, vocab_);
-    const auto element = static_cast<int64_t>(engine::DTypeBytes(hidden_.dtype));
-    engine::Matrix dz{Reserve<std::byte>(workspace_.gradient, rows_ * stride * element),
-                      hidden_.dtype, rows_, vocab_, stride};
+    engine::Matrix dz = GradientPlace();
     const auto& kernels = engine::TrainingKernels(ops_.kernels());
     hits_.assign(static_cast<size_t>(rows_), 0);
     ops_.pool().ParallelFor(rows_, [&](int64_t r, int) {
@@ -247,7 +259,7 @@ class Tile {
       if (distilled_ && args_.distillation->alpha > 0) {
         distilled_->FormGradient(r, {args_.targets[i], weight, args_.soft_cap, args_.z_loss}, dz);
       } else {
-        FormGradientRow(kernels, logits_ + r * vocab_, vocab_, lse_[r], args_.targets[i], weight,
+        FormGradientRow(kernels, logits_ + r * ld_, vocab_, lse_[r], args_.targets[i], weight,
                         args_.soft_cap, args_.z_loss, dz, r);
       }
     });
@@ -260,6 +272,7 @@ class Tile {
   std::span<const int64_t> row_of_;
   int64_t rows_;
   int64_t vocab_;
+  int64_t ld_;  // of the logits
   ConstMatrix hidden_;
   float* logits_ = nullptr;
   float* lse_ = nullptr;
@@ -269,8 +282,10 @@ class Tile {
 
 }  // namespace
 
-int64_t CrossEntropyWorkspaceBytes(int64_t rows, int64_t vocab, int64_t hidden_dim, DType dtype) {
-  return std::min(rows, TileRows(vocab, hidden_dim, dtype)) * RowBytes(vocab, hidden_dim, dtype);
+int64_t CrossEntropyWorkspaceBytes(int64_t rows, int64_t vocab, int64_t hidden_dim, DType dtype,
+                                   bool distils) {
+  return std::min(rows, TileRows(vocab, hidden_dim, dtype, distils)) *
+         RowBytes(vocab, hidden_dim, dtype, distils);
 }
 
 CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspace,
@@ -286,7 +301,8 @@ CrossEntropyResult CrossEntropy(OpsContext& ops, CrossEntropyWorkspace& workspac
 
   const auto tile_rows = static_cast<size_t>(
       args.tile_rows > 0 ? args.tile_rows
-                         : TileRows(args.head.n, args.hidden.cols, args.hidden.dtype));
+                         : TileRows(args.head.n, args.hidden.cols, args.hidden.dtype,
+                                    args.distillation != nullptr));
   CrossEntropyResult result;
   for (size_t first = 0; first < trained.size(); first += tile_rows) {
     const size_t rows = std::min(tile_rows, trained.size() - first);

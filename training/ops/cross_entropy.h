@@ -35,14 +35,15 @@ struct CrossEntropyArgs {
 // Limit of CrossEntropy's workspace, unless 64 rows of logits need more.
 constexpr int64_t kCrossEntropyBytes = 256 << 20;
 
-// Bytes of the workspace for `rows` trained rows of a micro-batch.
+// Bytes of the workspace for `rows` trained rows of a micro-batch. Distillation needs a second
+// matrix of the size of the logits' gradient.
 int64_t CrossEntropyWorkspaceBytes(int64_t rows, int64_t vocab, int64_t hidden_dim,
-                                   engine::DType dtype);
+                                   engine::DType dtype, bool distils);
 
 // Buffers of CrossEntropy that outlive a call. They grow to their largest use.
 struct CrossEntropyWorkspace {
-  AlignedBuffer logits;
-  AlignedBuffer gradient;
+  AlignedBuffer logits;    // then their gradient
+  AlignedBuffer gradient;  // with distillation
   AlignedBuffer hidden;
   AlignedBuffer dhidden;
   AlignedBuffer lse;

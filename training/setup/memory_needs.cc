@@ -202,7 +202,7 @@ std::vector<MemoryClass> FixedClasses(const TrainSpec& spec, const ModelFiles& f
   std::vector<MemoryClass> classes = StateClasses(spec, owned);
   const engine::ModelConfig& config = files.config;
   int64_t loss = CrossEntropyWorkspaceBytes(program.part_rows(), config.vocab_size,
-                                            config.hidden_dim, spec.compute);
+                                            config.hidden_dim, spec.compute, spec.is_distill());
   // Log-probabilities and weights of tokens, for losses over pairs or of a library.
   if (spec.is_dpo() || !spec.train.loss_library.empty())
     loss += 2 * program.rows * static_cast<int64_t>(sizeof(float));
