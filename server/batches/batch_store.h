@@ -43,8 +43,9 @@ class BatchStore {
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
   // Batches without a terminal status, oldest first.
   std::vector<Batch> Unfinished();
-  // Of those, the ones of replicas that have ended; they belong to this one now. Changes nothing if
-  // there is none, since every change wakes all replicas. Without replicas: as Unfinished.
+  // Unfinished batches of replicas that have ended; they belong to this replica now. Changes
+  // nothing if there is none, since every change wakes all replicas. Without replicas: as
+  // Unfinished.
   std::vector<Batch> Adopt();
   // Whether this replica, and no other, works on the batch.
   bool IsOurs(const std::string& id);
