@@ -16,47 +16,49 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxRecordBytes = 1 << 20;
+constexpr size_t kMaxProvenanceBytes = 1 << 20;
 constexpr size_t kMaxText = 256;
 
-enum class Kind { kText, kNumber, kBool };
+enum class FieldKind { kText, kNumber, kBool };
 struct Field {
   const char* name;
-  Kind kind;
+  FieldKind kind;
 };
 constexpr std::array kRecordFields = {
-    Field{"created", Kind::kNumber}, Field{"format", Kind::kText},  Field{"dtype", Kind::kText},
-    Field{"layout", Kind::kText},    Field{"job", Kind::kText},     Field{"method", Kind::kText},
-    Field{"tensors", Kind::kNumber}, Field{"bytes", Kind::kNumber},
+    Field{"created", FieldKind::kNumber}, Field{"format", FieldKind::kText},
+    Field{"dtype", FieldKind::kText},     Field{"layout", FieldKind::kText},
+    Field{"job", FieldKind::kText},       Field{"method", FieldKind::kText},
+    Field{"tensors", FieldKind::kNumber}, Field{"bytes", FieldKind::kNumber},
 };
-constexpr std::array kProducerFields = {Field{"name", Kind::kText}, Field{"version", Kind::kText}};
+constexpr std::array kProducerFields = {Field{"name", FieldKind::kText},
+                                        Field{"version", FieldKind::kText}};
 constexpr std::array kParentFields = {
-    Field{"role", Kind::kText},           Field{"name", Kind::kText},
-    Field{"format", Kind::kText},         Field{"content_sha256", Kind::kText},
-    Field{"tensors_sha256", Kind::kText}, Field{"file_sha256", Kind::kText},
-    Field{"bytes", Kind::kNumber},        Field{"reason", Kind::kText},
+    Field{"role", FieldKind::kText},           Field{"name", FieldKind::kText},
+    Field{"format", FieldKind::kText},         Field{"content_sha256", FieldKind::kText},
+    Field{"tensors_sha256", FieldKind::kText}, Field{"file_sha256", FieldKind::kText},
+    Field{"bytes", FieldKind::kNumber},        Field{"reason", FieldKind::kText},
 };
-constexpr std::array kHashFields = {Field{"content_sha256", Kind::kText},
-                                    Field{"tensors_sha256", Kind::kText}};
+constexpr std::array kHashFields = {Field{"content_sha256", FieldKind::kText},
+                                    Field{"tensors_sha256", FieldKind::kText}};
 constexpr std::array kCertificateFields = {
-    Field{"state", Kind::kText},
-    Field{"reason", Kind::kText},
-    Field{"compute", Kind::kText},
-    Field{"equal_tensors", Kind::kBool},
-    Field{"positions", Kind::kNumber},
-    Field{"windows", Kind::kNumber},
-    Field{"max_abs_difference", Kind::kNumber},
-    Field{"mean_kl", Kind::kNumber},
-    Field{"max_kl", Kind::kNumber},
-    Field{"same_first_choice", Kind::kNumber},
+    Field{"state", FieldKind::kText},
+    Field{"reason", FieldKind::kText},
+    Field{"compute", FieldKind::kText},
+    Field{"equal_tensors", FieldKind::kBool},
+    Field{"positions", FieldKind::kNumber},
+    Field{"windows", FieldKind::kNumber},
+    Field{"max_abs_difference", FieldKind::kNumber},
+    Field{"mean_kl", FieldKind::kNumber},
+    Field{"max_kl", FieldKind::kNumber},
+    Field{"same_first_choice", FieldKind::kNumber},
 };
 constexpr std::array kMergeFields = {
-    Field{"dtype", Kind::kText},
-    Field{"layers", Kind::kNumber},
-    Field{"compared_positions", Kind::kNumber},
-    Field{"max_abs_difference", Kind::kNumber},
-    Field{"bound", Kind::kNumber},
-    Field{"moved_by_adapter", Kind::kNumber},
+    Field{"dtype", FieldKind::kText},
+    Field{"layers", FieldKind::kNumber},
+    Field{"compared_positions", FieldKind::kNumber},
+    Field{"max_abs_difference", FieldKind::kNumber},
+    Field{"bound", FieldKind::kNumber},
+    Field{"moved_by_adapter", FieldKind::kNumber},
 };
 
 // Returns at most kMaxText bytes and never splits a UTF-8 character.
@@ -74,9 +76,9 @@ Json Take(const Json& from, const std::array<Field, n>& fields) {
   for (const Field& field : fields) {
     const auto value = from.find(field.name);
     if (value == from.end()) continue;
-    if (field.kind == Kind::kText && value->is_string()) out[field.name] = Cut(*value);
-    if (field.kind == Kind::kNumber && value->is_number()) out[field.name] = *value;
-    if (field.kind == Kind::kBool && value->is_boolean()) out[field.name] = *value;
+    if (field.kind == FieldKind::kText && value->is_string()) out[field.name] = Cut(*value);
+    if (field.kind == FieldKind::kNumber && value->is_number()) out[field.name] = *value;
+    if (field.kind == FieldKind::kBool && value->is_boolean()) out[field.name] = *value;
   }
   return out;
 }
@@ -159,7 +161,7 @@ fs::path FindRecord(const fs::path& model) {
 std::string ReadProvenance(const fs::path& model) {
   const fs::path file = FindRecord(model);
   if (file.empty()) return "";
-  return TrimProvenance(engine::ReadWholeFile(file, kMaxRecordBytes), file.string());
+  return TrimProvenance(engine::ReadWholeFile(file, kMaxProvenanceBytes), file.string());
 }
 
 }  // namespace tandem::convert

@@ -52,6 +52,20 @@ FileDescriptor OpenDir(const fs::path& path) {
   return FileDescriptor(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
+// A lock of the whole directory that ends with the descriptor. The kernel wants zeros elsewhere.
+struct flock WholeDir(short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  return lock;
+}
+
+// Shows IsInUse that the directory has a user.
+void MarkAsUsed(const FileDescriptor& dir) {
+  struct flock lock = WholeDir(F_RDLCK);
+  (void)::fcntl(dir.get(), F_OFD_SETLK, &lock);  // where it fails, F_OFD_GETLK fails, too
+}
+
 // Whether the path still names the open directory.
 bool IsAt(const FileDescriptor& dir, const fs::path& path) {
   struct stat open {};
@@ -120,6 +134,7 @@ bool BlockDir::TryOpen() {
   while (::flock(dir.get(), LOCK_SH) != 0 && errno == EINTR) {
   }
   if (!IsAt(dir, path_)) return false;
+  MarkAsUsed(dir);
   ::futimens(dir.get(), nullptr);
   dir_ = std::move(dir);
   return true;
@@ -186,9 +201,13 @@ void BlockDir::Read(const Name& name, std::span<std::byte> header,
 
 void BlockDir::Remove(const Name& name) const { ::unlinkat(dir_.get(), ToHex(name).c_str(), 0); }
 
+// Asks without a lock of its own: others who look at the same time must not count as users. flock
+// cannot do that.
 bool BlockDir::IsInUse(const fs::path& path) {
   const FileDescriptor dir = OpenDir(path);
-  return dir.get() >= 0 && ::flock(dir.get(), LOCK_EX | LOCK_NB) != 0;
+  if (dir.get() < 0) return false;
+  struct flock lock = WholeDir(F_WRLCK);
+  return ::fcntl(dir.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
 bool BlockDir::RemoveIfUnused(const fs::path& path) {

@@ -45,7 +45,8 @@ class BlockDir {
   void Read(const Name& name, std::span<std::byte> header, std::span<std::byte> content) const;
   void Remove(const Name& name) const;  // failures are ignored
 
-  // Whether an object of any process has the directory open; also true where that is unknown.
+  // Whether an object of any process has the directory open; also true where that is unknown. Other
+  // calls of this function and of RemoveIfUnused, in any process, do not count.
   static bool IsInUse(const std::filesystem::path& path);
   // Removes our files of a directory that no process has open, then the directory if it is empty.
   // Returns whether the directory is gone. Never throws.

@@ -81,6 +81,9 @@ struct Batch {
   // Ids of the result files, chosen before they exist, so that a restarted server finds them.
   std::string planned_output_id;
   std::string planned_error_id;
+
+  // How often this process had adopted the batch when the store returned it; not stored.
+  int64_t adoptions = 0;
 };
 
 // A checked body of POST /v1/batches.

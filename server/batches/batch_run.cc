@@ -96,7 +96,7 @@ Batch ValidateBatch(const BatchEnvironment& environment, const Batch& batch) {
   }
   Batch changed;
   UntilDiskWorks(environment, batch.id, [&] {
-    changed = environment.store.UpdateOurs(batch.id, [&](Batch& now) {
+    changed = environment.store.UpdateOurs(batch, [&](Batch& now) {
       if (now.outcome) return;  // cancelled meanwhile
       now.counts.total = static_cast<int64_t>(checked.lines.size());
       now.model = checked.model;
@@ -160,7 +160,7 @@ void BatchRun::Run() {
 std::optional<BatchStatus> BatchRun::ReasonToEnd() {
   // Each round begins here, so a batch that was lost stops before it keeps another result.
   Batch now;
-  UntilDiskWorks(environment_, batch_.id, [&] { now = environment_.store.FindOurs(batch_.id); });
+  UntilDiskWorks(environment_, batch_.id, [&] { now = environment_.store.FindOurs(batch_); });
   if (now.outcome) return now.outcome;
   if (results_.counts().completed + results_.counts().failed == results_.n_lines()) {
     return BatchStatus::kCompleted;
@@ -174,7 +174,7 @@ std::optional<BatchStatus> BatchRun::ReasonToEnd() {
 // The first decision stays: a cancellation may come in between.
 void BatchRun::Decide(BatchStatus outcome) {
   UntilDiskWorks(environment_, batch_.id, [&] {
-    batch_ = environment_.store.UpdateOurs(batch_.id, [&](Batch& now) {
+    batch_ = environment_.store.UpdateOurs(batch_, [&](Batch& now) {
       if (now.outcome) return;
       now.outcome = outcome;
       now.status = BatchStatus::kFinalizing;
@@ -316,7 +316,7 @@ void BatchRun::Finish() {
   const bool has_files = !batch_.planned_output_id.empty();
   if (!has_files) {
     UntilDiskWorks(environment_, batch_.id, [&] {
-      batch_ = environment_.store.UpdateOurs(batch_.id, [](Batch& now) {
+      batch_ = environment_.store.UpdateOurs(batch_, [](Batch& now) {
         now.planned_output_id = FileStore::NewId();
         now.planned_error_id = FileStore::NewId();
       });
@@ -329,7 +329,7 @@ void BatchRun::Finish() {
     errors = WriteFile(batch_.planned_error_id, "_error.jsonl", true);
   });
   UntilDiskWorks(environment_, batch_.id, [&] {
-    batch_ = environment_.store.UpdateOurs(batch_.id, [&](Batch& now) {
+    batch_ = environment_.store.UpdateOurs(batch_, [&](Batch& now) {
       now.output_file_id = output;
       now.error_file_id = errors;
       now.counts = results_.counts();

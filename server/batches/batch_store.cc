@@ -31,6 +31,8 @@ Batch BatchStore::Read(Query& row) const {
     batch.counts = found->second.counts;
     batch.usage = found->second.usage;
   }
+  const auto adopted = adoptions_.find(batch.id);
+  if (adopted != adoptions_.end()) batch.adoptions = adopted->second;
   return batch;
 }
 
@@ -118,12 +120,17 @@ std::vector<Batch> BatchStore::Adopt() {
     query.Bind(std::string_view(*replica_));
     while (query.Next()) adopted.push_back(Read(query));
   }
+  if (adopted.empty()) return adopted;
+  // All or none: a batch that is ours, but that the caller does not learn of, would never run.
+  Transaction transaction(database_, "batches");
   std::erase_if(adopted, [&](const Batch& batch) {
     Query query = database_.Prepare("UPDATE batches SET replica = ?1 WHERE id = ?2 AND " + left);
     query.Bind(std::string_view(*replica_)).Bind(std::string_view(batch.id));
     query.Next();
     return database_.changes() == 0;  // another replica was faster
   });
+  transaction.Commit();
+  for (Batch& batch : adopted) batch.adoptions = ++adoptions_[batch.id];
   return adopted;
 }
 
@@ -141,12 +148,19 @@ void BatchStore::ThrowLost(const std::string& id) {
       .WithReason(kBatchLostReason);
 }
 
-Batch BatchStore::FindOurs(const std::string& id) {
+// The replica in between has moved the results to a file that this work does not write.
+void BatchStore::ThrowIfReadopted(const Batch& batch) {
+  const auto adopted = adoptions_.find(batch.id);
+  if (adopted != adoptions_.end() && adopted->second != batch.adoptions) ThrowLost(batch.id);
+}
+
+Batch BatchStore::FindOurs(const Batch& batch) {
   const std::lock_guard lock(mutex_);
+  ThrowIfReadopted(batch);
   Query query = database_.Prepare(
       "SELECT record FROM batches WHERE id = ?1 AND (?2 IS NULL OR replica = ?2)");
-  query.Bind(std::string_view(id)).Bind(std::optional<std::string_view>(replica_));
-  if (!query.Next()) ThrowLost(id);
+  query.Bind(std::string_view(batch.id)).Bind(std::optional<std::string_view>(replica_));
+  if (!query.Next()) ThrowLost(batch.id);
   return Read(query);
 }
 
@@ -166,9 +180,10 @@ Batch BatchStore::Update(const std::string& id, const std::function<void(Batch&)
   return UpdateLocked(id, change, std::nullopt);
 }
 
-Batch BatchStore::UpdateOurs(const std::string& id, const std::function<void(Batch&)>& change) {
+Batch BatchStore::UpdateOurs(const Batch& batch, const std::function<void(Batch&)>& change) {
   const std::lock_guard lock(mutex_);
-  return UpdateLocked(id, change, replica_);
+  ThrowIfReadopted(batch);
+  return UpdateLocked(batch.id, change, replica_);
 }
 
 Batch BatchStore::UpdateLocked(const std::string& id, const std::function<void(Batch&)>& change,

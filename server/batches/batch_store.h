@@ -27,7 +27,7 @@ struct BatchPage {
 //
 // A batch of a shared database belongs to the replica that has made it, and after its end to
 // whichever replica adopts it. A replica that was taken for gone learns of it at its next FindOurs
-// or UpdateOurs, and stops.
+// or UpdateOurs, and stops. So does the work that began before, if the batch has come back since.
 class BatchStore {
  public:
   // REQUIRES: the directory is locked (JobStore).
@@ -43,13 +43,15 @@ class BatchStore {
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
   // Batches without a terminal status, oldest first.
   std::vector<Batch> Unfinished();
-  // Of those, the ones of replicas that have ended; they belong to this one now. Changes nothing if
-  // there is none, since every change wakes all replicas. Without replicas: as Unfinished.
+  // Unfinished batches of replicas that have ended; they belong to this replica now. Changes
+  // nothing if there is none, since every change wakes all replicas. Without replicas: as
+  // Unfinished.
   std::vector<Batch> Adopt();
   // Whether this replica, and no other, works on the batch.
   bool IsOurs(const std::string& id);
-  // As Find. Throws kUnavailable (kBatchLostReason) if the batch belongs to another replica by now.
-  Batch FindOurs(const std::string& id);
+  // As Find, for work that began with `batch`. Throws kUnavailable (kBatchLostReason) if the batch
+  // belongs to another replica by now, or has belonged to one since.
+  Batch FindOurs(const Batch& batch);
   bool is_shared() const { return replica_.has_value(); }
   // Whether an unfinished batch reads the file.
   bool UsesFile(const std::string& file_id);
@@ -58,9 +60,8 @@ class BatchStore {
   // return. A batch with a terminal status stays as it is. REQUIRES: the batch exists; `change`
   // does not call the store.
   Batch Update(const std::string& id, const std::function<void(Batch&)>& change);
-  // As Update, for the replica that works on the batch. Throws as FindOurs, and changes nothing
-  // then.
-  Batch UpdateOurs(const std::string& id, const std::function<void(Batch&)>& change);
+  // As Update, for work that began with `batch`. Throws as FindOurs, and changes nothing then.
+  Batch UpdateOurs(const Batch& batch, const std::function<void(Batch&)>& change);
   // Sets figures that Find and List show at once. Update writes them to disk.
   void SetProgress(const std::string& id, const BatchCounts& counts, const BatchUsage& usage);
 
@@ -74,6 +75,7 @@ class BatchStore {
   std::optional<Batch> FindLocked(const std::string& id);
   Batch UpdateLocked(const std::string& id, const std::function<void(Batch&)>& change,
                      const std::optional<std::string>& owner);
+  void ThrowIfReadopted(const Batch& batch);
   // Throws kBatchLostReason.
   [[noreturn]] void ThrowLost(const std::string& id);
   Batch Read(Query& row) const;
@@ -84,6 +86,7 @@ class BatchStore {
   Database database_;
   std::map<std::string, Progress> progress_;      // of running batches
   std::map<std::string, std::string> input_ids_;  // of unfinished batches
+  std::map<std::string, int64_t> adoptions_;      // of batches that this process has adopted
 };
 
 }  // namespace tandem::server

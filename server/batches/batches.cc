@@ -150,8 +150,13 @@ void Batches::Work(const std::string& id, Pool pool) {
     const std::lock_guard lock(mutex_);
     if (is_stopping_ || !claimed_.emplace(id, mailbox).second) return;
   }
+  std::optional<Batch> batch;
   std::optional<Batch> to_run;
-  const auto error = Attempt([&] { to_run = WorkOn(id, pool, mailbox); });
+  const auto error = Attempt([&] {
+    UntilDiskWorks(environment_, id,
+                   [&] { batch = store_.IsOurs(id) ? store_.Find(id) : std::nullopt; });
+    if (batch) to_run = WorkOn(*batch, pool, mailbox);
+  });
   {
     const std::lock_guard lock(mutex_);
     claimed_.erase(id);
@@ -160,22 +165,28 @@ void Batches::Work(const std::string& id, Pool pool) {
   if (to_run) Post(*to_run, Pool::kRun);
   // A stopping server cancels the work; the next one resumes it.
   if (!error || is_stopping_) return;
-  if (error->reason() == kBatchLostReason) {
-    LogEvent(spdlog::level::warn, "batch_lost",
-             {{"batch", id}, {"reason", std::string("another replica has taken it over")}});
-    return;
-  }
+  if (error->reason() == kBatchLostReason) return OnLost(*batch);
   LogEvent(spdlog::level::err, "batch_interrupted",
            {{"batch", id}, {"reason", std::string(error->what())}});
-  const auto not_failed = Attempt([&] { Fail(id, *error); });
-  if (not_failed) spdlog::error("batch_not_failed batch={} reason=\"{}\"", id, not_failed->what());
+  if (!batch) return;  // its row cannot be read
+  const auto not_failed = Attempt([&] { Fail(*batch, *error); });
+  if (!not_failed) return;
+  if (not_failed->reason() == kBatchLostReason) return OnLost(*batch);
+  spdlog::error("batch_not_failed batch={} reason=\"{}\"", id, not_failed->what());
+}
+
+void Batches::OnLost(const Batch& batch) {
+  LogEvent(spdlog::level::warn, "batch_lost",
+           {{"batch", batch.id}, {"reason", std::string("another replica has taken it over")}});
+  // It may be ours again, and the post of its adoption found it claimed by the work that ends now.
+  Post(batch, Pool::kCheck);
 }
 
 // The rest of the batch waits for the next start, if the database does not work either.
-void Batches::Fail(const std::string& id, const Error& error) {
+void Batches::Fail(const Batch& batch, const Error& error) {
   const bool is_input = error.code() == ErrorCode::kNotFound;
-  UntilDiskWorks(environment_, id, [&] {
-    store_.UpdateOurs(id, [&](Batch& now) {
+  UntilDiskWorks(environment_, batch.id, [&] {
+    store_.UpdateOurs(batch, [&](Batch& now) {
       now.status = BatchStatus::kFailed;
       now.times.failed = environment_.now();
       now.errors = {{.code = is_input ? "invalid_input_file" : "internal_error",
@@ -185,20 +196,16 @@ void Batches::Fail(const std::string& id, const Error& error) {
   });
 }
 
-std::optional<Batch> Batches::WorkOn(const std::string& id, Pool pool,
+std::optional<Batch> Batches::WorkOn(const Batch& found, Pool pool,
                                      const std::shared_ptr<BatchMailbox>& mailbox) {
-  std::optional<Batch> batch;
-  UntilDiskWorks(environment_, id,
-                 [&] { batch = store_.IsOurs(id) ? store_.Find(id) : std::nullopt; });
-  if (!batch || IsTerminal(batch->status)) return std::nullopt;
-  if (batch->status == BatchStatus::kValidating && !batch->outcome) {
-    batch = ValidateBatch(environment_, *batch);
-  }
-  if (IsTerminal(batch->status)) return std::nullopt;
-  if (pool == Pool::kCheck && !batch->outcome) return batch;
+  if (IsTerminal(found.status)) return std::nullopt;
+  const bool is_checked = found.status != BatchStatus::kValidating || found.outcome;
+  const Batch batch = is_checked ? found : ValidateBatch(environment_, found);
+  if (IsTerminal(batch.status)) return std::nullopt;
+  if (pool == Pool::kCheck && !batch.outcome) return batch;
   std::unique_ptr<BatchRun> run;
-  UntilDiskWorks(environment_, id,
-                 [&] { run = std::make_unique<BatchRun>(environment_, *batch, mailbox); });
+  UntilDiskWorks(environment_, batch.id,
+                 [&] { run = std::make_unique<BatchRun>(environment_, batch, mailbox); });
   run->Run();
   return std::nullopt;
 }

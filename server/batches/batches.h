@@ -65,10 +65,12 @@ class Batches {
   // Continues a batch from its state, unless another thread does that.
   void Work(const std::string& id, Pool pool);
   // Returns a batch that the run pool must continue.
-  std::optional<Batch> WorkOn(const std::string& id, Pool pool,
+  std::optional<Batch> WorkOn(const Batch& found, Pool pool,
                               const std::shared_ptr<BatchMailbox>& mailbox);
+  // Work has ended without the batch, since another replica has or had it.
+  void OnLost(const Batch& batch);
   // Ends a batch that cannot go on.
-  void Fail(const std::string& id, const Error& error);
+  void Fail(const Batch& batch, const Error& error);
   void RemoveLeftovers();
 
   const Options options_;

@@ -31,7 +31,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr size_t kMaxSpecBytes = 1 << 20;
+constexpr size_t kMaxPipelineBytes = 1 << 20;
 
 struct PipelineFlags {
   std::string spec;
@@ -168,7 +168,7 @@ int RunAsJob(const PipelineFlags& flags) {
   return EndInResult(dir, "", [&] {
     const fs::path file = dir / "spec.json";
     PipelineSpec spec =
-        ParsePipelineSpec(engine::ReadWholeFile(file, kMaxSpecBytes), file.string(), {}, {});
+        ParsePipelineSpec(engine::ReadWholeFile(file, kMaxPipelineBytes), file.string(), {}, {});
     spec.spec_dir = dir;
     LowerPriority(0);
     const OpenJob job(dir);

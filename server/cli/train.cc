@@ -58,7 +58,7 @@ void WriteOutcome(const fs::path& dir, const training::TrainOutcome& outcome) {
   WriteResult(dir, result);
 }
 
-// A job goes on with its own checkpoint, or from its beginning: it gets the same result later.
+// A job continues from its own checkpoint, or from its beginning. Its result is the same, but late.
 void RestoreFrom(RunMirror& mirror, bool is_job, std::stop_token stop) {
   const auto error = ErrorOf([&] { mirror.Restore(std::move(stop)); });
   if (!error) return;

@@ -45,7 +45,7 @@ void AddLaunch(CLI::App& command, int& exit_code);
 void AddQuantize(CLI::App& command, int& exit_code);
 void AddTokenizer(CLI::App& command, int& exit_code);
 void AddDoctor(CLI::App& command, int& exit_code);
-void AddBench(CLI::App& command, int& exit_code);
+void AddBench(CLI::App& command, int& exit_code);  // in server/cli/bench
 void AddVersion(CLI::App& command, int& exit_code);
 // AddHelp, AddMan and AddCompletion are in manual/help.h.
 

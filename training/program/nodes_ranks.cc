@@ -43,7 +43,7 @@ void CopyRows(NodeRun& run, const Node& node) {
 
 }  // namespace
 
-// Every rank goes on with its own heads or columns of all rows; their gradients of the rows are
+// Every rank continues with its own heads or columns of all rows. Their gradients of the rows are
 // added.
 void ForwardSpread(NodeRun& run, const Node& node) {
   if (!run.ValueOf(node.inputs[0]).divided) return CopyRows(run, node);
@@ -67,7 +67,7 @@ void BackwardSpread(NodeRun& run, const Node& node, const BackwardStep& step) {
 void ForwardSumRanks(NodeRun& run, const Node& node) {
   const Matrix y = run.MatrixOf(node.outputs[0]);
   if (run.ValueOf(node.outputs[0]).divided) {
-    // Nobody else reads the rank's part, and no recomputation reads it twice.
+    // No other node reads the rank's part, and no recomputation reads it twice.
     TANDEM_CHECK(!run.in_backward() || run.ValueOf(node.inputs[0]).remade >= 0);
     const float* own = run.SumOwnRows(run.F32Of(node.inputs[0]), y.cols);
     std::memcpy(y.data, own, static_cast<size_t>(y.rows * y.cols) * sizeof(float));

@@ -135,7 +135,7 @@ void TensorRegion::TakeExperts(Node* node) {
   Mark(node->outputs[0], true);
 }
 
-// Of parts of sums, whose routing is spread too: its gradient is a sum over ranks.
+// Parts of sums need a spread routing, because its gradient is a sum over ranks.
 void TensorRegion::TakeCombine(Node* node) {
   if (IsPart(node->inputs[0]) != IsPart(node->inputs[1])) {
     Refuse(*node, "joins parts with whole values");

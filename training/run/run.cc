@@ -5,15 +5,12 @@
 #include <cstdio>
 #include <optional>
 
-#include "engine/base/available_memory.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/base/error.h"
 #include "engine/base/progress.h"
-#include "engine/base/quoted.h"
 #include "training/dist/agreement.h"
-#include "training/lora/lora.h"
 #include "training/plan/plan.h"
-#include "training/run/process_memory.h"
+#include "training/run/run_announcement.h"
 #include "training/run/run_checkpoint.h"
 #include "training/run/run_export.h"
 #include "training/run/run_metrics.h"
@@ -61,7 +58,10 @@ class Run {
   TrainOutcome Go() {
     for (const std::string& note : spec_.notes) Warn(note);
     Begin();
-    Announce();
+    if (is_first()) {
+      AnnounceRun(parts_, {.report = [this](const std::string& what) { Report("message", what); },
+                           .warn = [this](const std::string& what) { Warn(what); }});
+    }
     // A rollback needs a checkpoint to return to.
     if (spec_.train.on_nan == OnNan::kRollback && !checkpoints_.has_checkpoint()) Save(Wait::kYes);
     if (spec_.train.sample.at_start && progress_.step == 0) Sample();
@@ -160,90 +160,6 @@ class Run {
                     .stop = context_.stop,
                     .report = [this](const std::string& what) { Report("message", what); },
                     .warn = [this](const std::string& what) { Warn(what); }});
-  }
-
-  void AnnounceTargets() {
-    const engine::Model& base = *parts_.trainer.base();
-    for (const std::string& line :
-         DescribeTargets(parts_.trainer.lora_targets(), base.weight_specs())) {
-      Report("message", "  " + line);
-    }
-    for (const std::string& line : UnmatchedBranches(spec_.lora, base.family(), base.config())) {
-      Warn("lora.module_path: " + line);
-    }
-    for (const std::string& name : TargetsPassedOver(spec_.lora, base.family(), base.config())) {
-      Warn("lora.module_path also matches " + name + ", which has no adapter" +
-           (spec_.lora.embeddings ? "" : " without lora.embeddings"));
-    }
-    const std::string& trained_beside = parts_.adapter.base_hash;
-    if (!trained_beside.empty() && trained_beside != base.content_hash()) {
-      Warn("the adapter of lora.load_path was trained on a different base model");
-    }
-  }
-
-  void Announce() {
-    if (!is_first()) return;
-    if (ranks_ != nullptr) {
-      Report(
-          "message",
-          std::to_string(ranks_->size()) +
-              " ranks share each step: " + std::to_string(spec_.batches_per_step()) +
-              " micro-batches of " + std::to_string(spec_.rows_per_batch()) + " rows" +
-              (spec_.step_shape->tensor > 1
-                   ? ", each computed by " + std::to_string(spec_.step_shape->tensor) +
-                         " ranks with their parts of the matrices" +
-                         (spec_.step_shape->divides_rows ? " and, between them, of the rows" : "")
-                   : ""));
-    }
-    const Trainer& trainer = parts_.trainer;
-    char base[64] = "";
-    if (trainer.base()) {
-      std::snprintf(base, sizeof base, "base %.1f MiB%s, ",
-                    static_cast<double>(trainer.base()->weight_bytes()) / 0x1p20,
-                    trainer.base()->is_mapped() ? " (mapped)" : "");
-      Report("message", "an adapter of rank " + std::to_string(parts_.adapter.options.rank) +
-                            " for " + std::to_string(trainer.lora_targets().size()) +
-                            " layers of a model of " +
-                            std::to_string(trainer.base()->parameter_count()) + " parameters in " +
-                            trainer.base()->weights_type());
-      AnnounceTargets();
-    }
-    char text[320];
-    std::snprintf(
-        text, sizeof text,
-        "%lld parameters, %s, %lld samples, arithmetic %s, memory: %sparameters %.1f MiB, "
-        "activations %.1f MiB",
-        static_cast<long long>(trainer.parameters().parameter_count()),
-        std::string(engine::DTypeName(spec_.compute)).c_str(),
-        static_cast<long long>(parts_.data.source->size()),
-        std::string(parts_.ops.kernels().key).c_str(), base,
-        static_cast<double>(trainer.parameters().bytes()) / 0x1p20,
-        static_cast<double>(trainer.program().arena_bytes) / 0x1p20);
-    Report("message", text);
-    AnnounceData();
-  }
-
-  void AnnounceData() {
-    const OpenedData& data = parts_.data;
-    if (data.format != RowFormat::kPlain || data.is_prepared || !data.kinds.empty()) {
-      Report("message", Summary(spec_, data));
-    }
-    if (const std::string notice = SplitRowsNotice(data); !notice.empty()) {
-      Report("message", notice);
-    }
-    for (const TokenId end : parts_.turn_ends) {
-      const std::string what =
-          "answers end with " + Quoted(parts_.files.tokenizer->TokenBytes(end), 40);
-      if (parts_.is_adapter()) {
-        Warn(what +
-             ", which is not an end token of the base model: answers of the served adapter do not "
-             "stop there");
-      } else {
-        Report("message", what + ", which becomes an end token of the exported model");
-      }
-    }
-    if (data.report.bad_rows > 0) Warn(data.report.BadRows(spec_.data.train.string()));
-    if (const std::string notice = OverLengthNotice(spec_, data); !notice.empty()) Warn(notice);
   }
 
   bool FillBatches(Trace* trace) {
@@ -422,7 +338,7 @@ class Run {
     Save(Wait::kYes);
     FlushMetrics();
     if (spec_.train.sample.every > 0) Sample();
-    ReportMemory();
+    Report("message", MemoryLine(spec_));
     if (!spec_.checkpoint.export_model) return;
     const bool is_adapter = parts_.is_adapter();
     const fs::path dir = context_.dir / (is_adapter ? "adapter" : "hf");
@@ -457,20 +373,6 @@ class Run {
     ExportRun(parts_, dir);
     parameters.SwapAverage();
     Report("message", "moving average of the weights exported to " + dir.string());
-  }
-
-  // The words of MaxText's line, so that scripts that look for it work.
-  void ReportMemory() {
-    const auto used = static_cast<double>(StatusBytes("VmHWM"));
-    const int64_t set = spec_.resources.memory_max_bytes;
-    const auto limit =
-        static_cast<double>(set > 0 ? set : AvailableMemoryBytes() + StatusBytes("VmRSS"));
-    char text[160];
-    std::snprintf(text, sizeof text,
-                  "Memstats: after the run: using (GB) %.2f / %.2f (%.1f%%) on this process, the "
-                  "peak and its limit",
-                  used / 1e9, limit / 1e9, 100 * used / limit);
-    Report("message", text);
   }
 
   void Merge(const fs::path& adapter) {

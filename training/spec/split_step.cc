@@ -24,7 +24,7 @@ void RefuseWholeMatrices(const TrainSpec& spec, const std::string& key) {
           (key.ends_with("_parallelism") ? "1" : "false"));
 }
 
-// What a rank with a part of each matrix cannot compute.
+// Refuses what a rank with a part of each matrix cannot compute.
 void CheckTensor(const TrainSpec& spec, bool divides_rows) {
   const std::string key = TensorKey(divides_rows);
   RefuseWholeMatrices(spec, key);

@@ -2,19 +2,23 @@
 // yields the tensors of its layers.
 
 #include <algorithm>
-#include <array>
-#include <cstring>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "convert/formats/maxtext/maxtext.h"
+#include "convert/formats/maxtext/maxtext_exact.h"
 #include "convert/formats/maxtext/maxtext_map.h"
 #include "convert/formats/maxtext/maxtext_numbers.h"
+#include "convert/formats/maxtext/maxtext_parameters.h"
+#include "convert/formats/maxtext/maxtext_texts.h"
 #include "convert/orbax/orbax_checkpoint.h"
 #include "engine/base/aligned_buffer.h"
-#include "engine/base/edit_distance.h"
 #include "engine/base/error.h"
 #include "engine/base/log.h"
 #include "engine/base/quoted.h"
@@ -30,73 +34,9 @@ using engine::DType;
 using Json = nlohmann::ordered_json;
 using Leaf = OrbaxCheckpoint::Leaf;
 
-constexpr size_t kMaxTextBytes = size_t{512} << 20;
-
-template <size_t kN>
-bool IsOneOf(const std::array<const char*, kN>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-// Entries of a training state that are not parameters, at any depth.
-constexpr std::array kNotParameters = {"opt_state", "optimizer", "optimizer_state",
-                                       "nnx_aux",   "rngs",      "rng",
-                                       "dropout",   "step",      "batch_stats"};
-// Keys that may precede a parameter's name.
-constexpr std::array kPrefixes = {"params", "model", "model_params", "base", "state", "items"};
-constexpr std::array kRoots = {"decoder", "token_embedder"};
-constexpr std::array<std::string_view, 3> kGroups = {"layers", "dense_layers", "moe_layers"};
-
-bool IsNumber(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-// Returns "decoder.layers.mlp.wi_0.kernel" for params.params.… and for ….kernel.value; returns an
-// empty string if the leaf is not a parameter.
-std::string ParameterName(const Leaf& leaf, const std::string& where) {
-  std::vector<std::string> keys = leaf.path;
-  for (const std::string& key : keys) {
-    if (IsOneOf(kNotParameters, key)) return "";
-  }
-  if (!keys.empty() && keys.back() == "value") keys.pop_back();
-  const auto root = std::find_if(keys.begin(), keys.end(),
-                                 [](const std::string& key) { return IsOneOf(kRoots, key); });
-  const bool is_known = root != keys.end() &&
-                        std::all_of(keys.begin(), root,
-                                    [](const std::string& key) { return IsOneOf(kPrefixes, key); });
-  if (!is_known) {
-    throw Error(ErrorCode::kUnsupported,
-                where + ": " + Quoted(leaf.name()) +
-                    " is not a MaxText parameter: parameters are below decoder and token_embedder, "
-                    "in params, model or base");
-  }
-  std::string name;
-  for (auto key = root; key != keys.end(); ++key) {
-    // Layers may form a list, whose index is a key of its own.
-    const bool is_index = key != root && (key - 1)->ends_with("layers") && IsNumber(*key);
-    name += (name.empty() ? "" : is_index ? "_" : ".") + *key;
-  }
-  return name;
-}
-
-bool IsUnscanned(const std::string& name) {
-  for (const std::string_view group : kGroups) {
-    const std::string layer = "decoder." + std::string(group) + "_";
-    if (name.starts_with(layer) && IsNumber(name.substr(layer.size(), 1))) return true;
-  }
-  return false;
-}
-
-std::string NearestNames(const std::vector<MaxTextLeaf>& leaves, const std::string& name) {
-  std::vector<std::pair<size_t, std::string>> near;
-  near.reserve(leaves.size());
-  for (const MaxTextLeaf& leaf : leaves)
-    near.emplace_back(EditDistance(leaf.name, name), leaf.name);
-  std::sort(near.begin(), near.end());
-  std::string names;
-  for (size_t i = 0; i < std::min<size_t>(2, near.size()); ++i) {
-    names += (i == 0 ? "" : " and ") + Quoted(near[i].second);
-  }
-  return names;
+// The directory of the steps.
+fs::path RootOf(const OrbaxCheckpoint& checkpoint) {
+  return checkpoint.item_dir().parent_path().parent_path();
 }
 
 std::optional<DType> DTypeOfConfig(const Json& config) {
@@ -114,48 +54,6 @@ std::optional<DType> DTypeOfConfig(const Json& config) {
   return std::nullopt;
 }
 
-// The model's small files in one directory. A base that is a single file supplies its equivalents.
-class Texts {
- public:
-  // Looks for config.json in `base`, or beside the item, its step or their root.
-  Texts(const fs::path& base, const fs::path& item_dir) {
-    if (fs::is_regular_file(base)) {
-      file_ = OpenModelFiles(base, std::nullopt);
-      dir_ = base;
-      return;
-    }
-    if (!base.empty()) {
-      dir_ = base;
-    } else {
-      fs::path dir = fs::absolute(item_dir).lexically_normal();
-      for (int i = 0; i < 3 && dir_.empty(); ++i, dir = dir.parent_path()) {
-        if (fs::is_regular_file(dir / "config.json")) dir_ = dir;
-      }
-    }
-    if (!dir_.empty() && fs::is_regular_file(dir_ / "config.json")) return;
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        item_dir.string() +
-            ": a MaxText checkpoint has no model config, and no config.json exists " +
-            (base.empty() ? "next to it" : "in " + base.string()) +
-            ": set base to the Hugging Face model directory whose config and tokenizer apply")
-        .WithParam("source.base")
-        .WithReason("missing_required_parameter");
-  }
-
-  const fs::path& dir() const { return dir_; }
-  std::optional<std::string> Read(std::string_view name) const {
-    if (file_) return file_->ReadText(name);
-    const fs::path file = dir_ / name;
-    if (!fs::is_regular_file(file)) return std::nullopt;
-    return engine::ReadWholeFile(file, kMaxTextBytes);
-  }
-
- private:
-  fs::path dir_;  // or the file
-  std::unique_ptr<ModelSource> file_;
-};
-
 class MaxTextSource final : public ModelSource {
  public:
   MaxTextSource(const fs::path& path, const fs::path& base, std::optional<DType> dtype,
@@ -163,27 +61,28 @@ class MaxTextSource final : public ModelSource {
       : checkpoint_(OrbaxCheckpoint::Open(path)),
         name_(checkpoint_.item_dir().string()),
         texts_(base, checkpoint_.item_dir()),
-        base_(base) {
-    const fs::path root = checkpoint_.item_dir().parent_path().parent_path();
+        base_(base),
+        exact_(RootOf(checkpoint_), name_) {
+    const fs::path root = RootOf(checkpoint_);
     const std::string config_name = (texts_.dir() / "config.json").string();
     const Json config = engine::ParseUntrustedJson(*texts_.Read("config.json"), config_name);
     config_ =
         engine::ParseModelConfig(engine::FindFamily(config, config_name), config, config_name);
     if (fs::is_regular_file(root / kMaxTextRecordFile)) {
-      record_ = ParseMaxTextRecord(engine::ReadWholeFile(root / kMaxTextRecordFile, kMaxTextBytes),
-                                   (root / kMaxTextRecordFile).string());
+      record_ = ParseMaxTextRecord(
+          engine::ReadWholeFile(root / kMaxTextRecordFile, MaxTextTexts::kMaxBytes),
+          (root / kMaxTextRecordFile).string());
     }
     if (!maxtext_model.empty()) record_.rotates_pairs = RotatesPairs(maxtext_model);
-    if (const fs::path exact = root / "exact" / "items"; OrbaxCheckpoint::Is(exact)) {
-      exact_ = OrbaxCheckpoint::Open(exact);
-      for (const Leaf& leaf : exact_->leaves()) exact_leaves_[leaf.name()] = &leaf;
-    }
     // For our own checkpoints the warning was given when they were written.
     const std::string caveat = MaxTextCaveat(config_);
     if (!caveat.empty() && !fs::exists(root / kMaxTextRecordFile)) {
       LogEvent(spdlog::level::warn, "maxtext.caveat", {{"what", caveat}});
     }
-    MatchLeaves();
+    for (MaxTextParameter& one :
+         MatchMaxTextParameters(checkpoint_, config_, record_.rotates_pairs, name_)) {
+      parts_.push_back({std::move(one.map), one.leaf, {}});
+    }
     ListTensors(dtype, unrecorded == UnrecordedType::kOfConfig ? DTypeOfConfig(config)
                                                                : std::optional<DType>());
   }
@@ -236,7 +135,7 @@ class MaxTextSource final : public ModelSource {
   int64_t PartMemory(int64_t part) const override {
     const Part& wanted = parts_.at(static_cast<size_t>(part));
     if (!IsInRuns(wanted)) return wanted.leaf->array->bytes() + int64_t{kPieceBytes};
-    const Leaf* exact = ExactLeaf(TensorOf(wanted, 0).name);
+    const Leaf* exact = exact_.Find(TensorOf(wanted, 0).name);
     return int64_t{kPieceBytes} + (exact == nullptr ? 0 : exact->array->bytes());
   }
   // Reading the layers of one parameter in sequence reads the parameter once.
@@ -266,60 +165,6 @@ class MaxTextSource final : public ModelSource {
 
   const engine::NamedTensor& TensorOf(const Part& part, int64_t index) const {
     return tensors_[static_cast<size_t>(part.tensors[static_cast<size_t>(index)])];
-  }
-
-  void MatchLeaves() {
-    std::map<std::string, const Leaf*> there;
-    bool is_unscanned = false;
-    for (const Leaf& leaf : checkpoint_.leaves()) {
-      if (!leaf.array) continue;
-      const std::string name = ParameterName(leaf, name_);
-      if (name.empty()) continue;
-      if (name.find("_lora_") != std::string::npos) {
-        throw Error(ErrorCode::kUnsupported,
-                    name_ + ": " + Quoted(name) +
-                        " belongs to an adapter; MaxText adapters are not supported, so export "
-                        "merged parameters from MaxText");
-      }
-      is_unscanned = is_unscanned || IsUnscanned(name);
-      if (!there.emplace(name, &leaf).second)
-        Broken("the parameter " + Quoted(name) + " occurs twice");
-    }
-    std::vector<MaxTextLeaf> leaves = MaxTextLeaves(
-        config_, {.is_scanned = !is_unscanned, .rotates_pairs = record_.rotates_pairs});
-    for (const auto& [name, leaf] : there) {
-      const bool is_known =
-          std::any_of(leaves.begin(), leaves.end(),
-                      [&, &wanted = name](const MaxTextLeaf& one) { return one.name == wanted; });
-      if (is_known) continue;
-      throw Error(ErrorCode::kUnsupported,
-                  name_ + ": parameter " + Quoted(name) + " is unknown for the " + config_.family +
-                      " model with " + std::to_string(config_.n_layers) +
-                      " layers in config.json; the nearest are " + NearestNames(leaves, name));
-    }
-    for (MaxTextLeaf& map : leaves) {
-      const auto leaf = there.find(map.name);
-      if (leaf == there.end()) {
-        Broken("parameter " + Quoted(map.name) + " (" + map.tensors.front() + ") is missing");
-      }
-      CheckLeaf(*leaf->second, &map);
-      parts_.push_back({std::move(map), leaf->second, {}});
-    }
-  }
-
-  void CheckLeaf(const Leaf& leaf, MaxTextLeaf* map) const {
-    const std::vector<int64_t>& is = leaf.array->shape;
-    if (map->has_vocabulary && is.size() == 2 && is[0] >= 1) map->shape[0] = is[0];
-    if (is != map->shape) {
-      Broken("parameter " + Quoted(map->name) + " has the shape " + engine::ShapeText(is) +
-             ", but config.json requires " + engine::ShapeText(map->shape));
-    }
-    const std::optional<DType> dtype = leaf.array->dtype;
-    if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) {
-      throw Error(ErrorCode::kUnsupported, name_ + ": parameter " + Quoted(map->name) +
-                                               " has type " + leaf.array->type_name +
-                                               "; supported are float32, bfloat16 and float16");
-    }
   }
 
   void ListTensors(std::optional<DType> dtype, std::optional<DType> of_config) {
@@ -399,41 +244,6 @@ class MaxTextSource final : public ModelSource {
     return remembered_;
   }
 
-  const Leaf* ExactLeaf(const std::string& name) const {
-    const auto found = exact_leaves_.find(name);
-    return found == exact_leaves_.end() || !found->second->array ? nullptr : found->second;
-  }
-
-  AlignedBuffer ReadExact(const Leaf& leaf, const std::vector<int64_t>& shape,
-                          const ParallelFor& parallel_for) const {
-    if (leaf.array->shape != shape) {
-      Broken("exact: " + Quoted(leaf.name()) + " has the shape " +
-             engine::ShapeText(leaf.array->shape) + " instead of " + engine::ShapeText(shape));
-    }
-    exact_->CheckStored(leaf);
-    AlignedBuffer bytes(static_cast<size_t>(leaf.array->bytes()));
-    exact_->Read(leaf, bytes.span(), parallel_for);
-    return bytes;
-  }
-
-  // Reads the corrections of a tensor; `room` holds their steps.
-  Corrections CorrectionsOf(const engine::NamedTensor& tensor, const ParallelFor& parallel_for,
-                            AlignedBuffer* room) const {
-    Corrections corrections;
-    const Leaf* leaf = ExactLeaf(tensor.name);
-    if (leaf == nullptr) return corrections;
-    const auto recorded = record_.dtypes.find(tensor.name);
-    if (recorded == record_.dtypes.end()) return corrections;
-    corrections.dtype = recorded->second;
-    corrections.stored = leaf->array->dtype.value_or(DType::kF32);
-    if (corrections.stored != DType::kI8 && corrections.stored != DType::kI32) {
-      Broken("exact: " + Quoted(leaf->name()) + " is neither int8 nor int32");
-    }
-    *room = ReadExact(*leaf, tensor.view.shape, parallel_for);
-    corrections.steps = room->span();
-    return corrections;
-  }
-
   // Number of the first tensor's rows that the parameter has; TakeRowsBeyond supplies the rest.
   static int64_t RowsThere(const Part& part) {
     const int64_t rows = part.map.rows();
@@ -451,7 +261,7 @@ class MaxTextSource final : public ModelSource {
     const engine::NamedTensor& tensor = TensorOf(part, index);
     AlignedBuffer steps;
     if (!LeafToTensor(part.map, index, rows, bytes, *part.leaf->array->dtype, tensor.view.dtype,
-                      CorrectionsOf(tensor, OneByOne, &steps), out)) {
+                      exact_.CorrectionsOf(tensor, record_, OneByOne, &steps), out)) {
       RefuseValues(part, tensor);
     }
   }
@@ -477,7 +287,7 @@ class MaxTextSource final : public ModelSource {
       const engine::NamedTensor& tensor = TensorOf(part, index);
       const auto fitting = static_cast<int64_t>(kPieceBytes / RowBytes(part, tensor));
       int64_t step = std::max<int64_t>(1, fitting / head) * head;
-      if (ExactLeaf(tensor.name) != nullptr) step = n_rows;  // reads corrections once
+      if (exact_.Find(tensor.name) != nullptr) step = n_rows;  // reads corrections once
       for (int64_t row = 0; row < n_rows; row += step) {
         pieces.push_back({index, {row, std::min(row + step, n_rows)}});
       }
@@ -527,7 +337,7 @@ class MaxTextSource final : public ModelSource {
   void DecodeTable(const Part& part, std::span<std::byte> out) const {
     const engine::NamedTensor& tensor = TensorOf(part, 0);
     AlignedBuffer steps;
-    const Corrections corrections = CorrectionsOf(tensor, OneByOne, &steps);
+    const Corrections corrections = exact_.CorrectionsOf(tensor, record_, OneByOne, &steps);
     TableRuns(part, OneByOne, [&](int64_t first, Bytes run) {
       DecodeRun(part, first, run, corrections,
                 out.subspan(static_cast<size_t>(first) * engine::DTypeBytes(tensor.view.dtype)));
@@ -542,7 +352,7 @@ class MaxTextSource final : public ModelSource {
     const size_t from_bytes = engine::DTypeBytes(leaf_dtype);
     const size_t to_bytes = engine::DTypeBytes(tensor.view.dtype);
     AlignedBuffer steps;
-    const Corrections corrections = CorrectionsOf(tensor, parallel_for, &steps);
+    const Corrections corrections = exact_.CorrectionsOf(tensor, record_, parallel_for, &steps);
     TableRuns(part, parallel_for, [&](int64_t first, Bytes run) {
       const int64_t offset = first * static_cast<int64_t>(to_bytes);
       if (IsUnchanged(part.map, leaf_dtype, tensor.view.dtype)) return take(tensor, offset, run);
@@ -585,8 +395,8 @@ class MaxTextSource final : public ModelSource {
     const int64_t n_rows = tensor.view.shape[0] - first;
     std::vector<std::byte> stored;
     DType stored_dtype = DType::kF32;
-    if (const Leaf* leaf = ExactLeaf(tensor.name + kRowsBeyond)) {
-      const AlignedBuffer exact = ReadExact(*leaf, {n_rows, width}, OneByOne);
+    if (const Leaf* leaf = exact_.Find(tensor.name + kRowsBeyond)) {
+      const AlignedBuffer exact = exact_.Read(*leaf, {n_rows, width}, OneByOne);
       stored.assign(exact.data(), exact.data() + exact.size());
       stored_dtype = leaf->array->dtype.value_or(DType::kF32);
     } else if (!base_.empty()) {
@@ -626,12 +436,11 @@ class MaxTextSource final : public ModelSource {
 
   OrbaxCheckpoint checkpoint_;
   std::string name_;
-  Texts texts_;
+  MaxTextTexts texts_;
   fs::path base_;
   engine::ModelConfig config_;
   MaxTextRecord record_;
-  std::optional<OrbaxCheckpoint> exact_;
-  std::map<std::string, const Leaf*> exact_leaves_;
+  MaxTextExact exact_;
   std::vector<Part> parts_;
   std::vector<engine::NamedTensor> tensors_;
   std::vector<std::pair<int64_t, int64_t>> places_;  // tensor -> (part, index in it)
@@ -645,29 +454,6 @@ class MaxTextSource final : public ModelSource {
 };
 
 }  // namespace
-
-MaxTextRecord ParseMaxTextRecord(std::string_view json, const std::string& source) {
-  const Json object = engine::ParseUntrustedJson(json, source);
-  const auto broken = [&](const std::string& why) {
-    return Error(ErrorCode::kDataLoss, source + ": " + why);
-  };
-  if (!object.is_object()) throw broken("must be a JSON object");
-  MaxTextRecord record;
-  record.rotates_pairs = engine::JsonBoolOr(object, "rotates_pairs", true, source);
-  const auto dtypes = object.find("dtypes");
-  if (dtypes == object.end()) return record;
-  if (!dtypes->is_object()) throw broken("field 'dtypes' must be an object");
-  for (const auto& [name, tensors] : dtypes->items()) {
-    const std::optional<DType> dtype = FloatTypeOf(name);
-    if (!dtype || !tensors.is_array())
-      throw broken("field 'dtypes' must map f32, bf16 or f16 to an array, got " + Quoted(name));
-    for (const Json& tensor : tensors) {
-      if (!tensor.is_string()) throw broken("field 'dtypes' must list tensor names as strings");
-      record.dtypes[tensor.get<std::string>()] = *dtype;
-    }
-  }
-  return record;
-}
 
 std::unique_ptr<ModelSource> OpenMaxText(const fs::path& path, const fs::path& base,
                                          std::optional<DType> dtype,

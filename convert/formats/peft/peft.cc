@@ -86,7 +86,7 @@ int64_t IndexOf(const ModelSource& source, const WeightSpec& spec, const char* p
   return found;
 }
 
-std::string Figure(double value) {
+std::string NormText(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3g", value);
   return text;
@@ -239,8 +239,8 @@ class Extraction {
       if (weight.is_linear || weight.norms.change2 == 0) continue;
       if (++count > kMostNamed) continue;
       names += (names.empty() ? "" : ", ") + weight.spec->name + " (" +
-               Figure(std::sqrt(weight.norms.change2)) + " of " +
-               Figure(std::sqrt(weight.norms.base2)) + ")";
+               NormText(std::sqrt(weight.norms.change2)) + " of " +
+               NormText(std::sqrt(weight.norms.base2)) + ")";
     }
     if (count > 0) {
       report_.warnings.push_back(std::to_string(count) +

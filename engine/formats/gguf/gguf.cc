@@ -4,13 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/base/check.h"
 #include "engine/base/quoted.h"
+#include "engine/formats/gguf/gguf_bytes.h"
 
 namespace tandem::engine {
 namespace {
@@ -75,32 +79,6 @@ std::string TypeName(uint32_t number) {
   return "number " + std::to_string(number);
 }
 
-// Minimum bytes that a value of the type takes in a file.
-uint64_t LeastBytes(GgufFile::Type type) {
-  using Type = GgufFile::Type;
-  switch (type) {
-    case Type::kU8:
-    case Type::kI8:
-    case Type::kBool:
-      return 1;
-    case Type::kU16:
-    case Type::kI16:
-      return 2;
-    case Type::kU32:
-    case Type::kI32:
-    case Type::kF32:
-      return 4;
-    case Type::kU64:
-    case Type::kI64:
-    case Type::kF64:
-    case Type::kString:  // its length
-      return 8;
-    case Type::kArray:  // its type and count
-      return 12;
-  }
-  TANDEM_CHECK(false);
-}
-
 // For example "-00002-of-00003.gguf" for the second part of three.
 std::string SplitEnding(int64_t part, int64_t count) {
   const auto five = [](int64_t n) {
@@ -108,51 +86,6 @@ std::string SplitEnding(int64_t part, int64_t count) {
     return std::string(5 - std::min<size_t>(digits.size(), 5), '0') + digits;
   };
   return "-" + five(part + 1) + "-of-" + five(count) + ".gguf";
-}
-
-template <class T>
-T Load(const std::byte* at) {
-  static_assert(std::endian::native == std::endian::little);
-  T value;
-  std::memcpy(&value, at, sizeof(T));
-  return value;
-}
-
-std::string_view AsText(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-// Reads an integer; nullopt for another type or a value beyond int64.
-std::optional<int64_t> IntAt(GgufFile::Type type, const std::byte* at) {
-  using Type = GgufFile::Type;
-  switch (type) {
-    case Type::kU8:
-    case Type::kBool:
-      return Load<uint8_t>(at);
-    case Type::kI8:
-      return Load<int8_t>(at);
-    case Type::kU16:
-      return Load<uint16_t>(at);
-    case Type::kI16:
-      return Load<int16_t>(at);
-    case Type::kU32:
-      return Load<uint32_t>(at);
-    case Type::kI32:
-      return Load<int32_t>(at);
-    case Type::kI64:
-      return Load<int64_t>(at);
-    case Type::kU64: {
-      const auto value = Load<uint64_t>(at);
-      return std::in_range<int64_t>(value) ? std::optional(static_cast<int64_t>(value))
-                                           : std::nullopt;
-    }
-    case Type::kF32:
-    case Type::kF64:
-    case Type::kString:
-    case Type::kArray:
-      return std::nullopt;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -224,13 +157,13 @@ class GgufFile::Reader {
 
   template <class T>
   T Number(const std::string& what) {
-    return Load<T>(Take(sizeof(T), what).data());
+    return LoadNumber<T>(Take(sizeof(T), what).data());
   }
 
   std::string_view TakeName(const std::string& what) {
     const auto length = Number<uint64_t>(what);
     if (length > kMaxNameBytes) FailLength(what, length, kMaxNameBytes);
-    const std::string_view name = AsText(Take(length, what));
+    const std::string_view name = GgufText(Take(length, what));
     if (!simdjson::validate_utf8(name.data(), name.size())) Fail(what + " is not UTF-8");
     if (name.empty()) Fail(what + " is empty");
     return name;
@@ -261,7 +194,7 @@ class GgufFile::Reader {
 
   // Skips a value that is not an array. Its content is checked when a caller asks for it.
   void Skip(Type type, const std::string& what) {
-    Take(type == Type::kString ? Number<uint64_t>(what) : LeastBytes(type), what);
+    Take(type == Type::kString ? Number<uint64_t>(what) : LeastBytesOf(type), what);
   }
 
   void ReadArray(const std::string& what, Value& value) {
@@ -279,7 +212,7 @@ class GgufFile::Reader {
            std::to_string(kMaxArrayItems));
     }
     if (item != Type::kString && item != Type::kArray) {
-      Take(count * LeastBytes(item), what);
+      Take(count * LeastBytesOf(item), what);
       return;
     }
     if (item == Type::kArray && depth == kMaxArrayDepth) {
@@ -407,7 +340,7 @@ class GgufFile::Reader {
 };
 
 bool GgufFile::HasMagic(std::span<const std::byte> bytes) {
-  return bytes.size() >= kMagic.size() && AsText(bytes.first(kMagic.size())) == kMagic;
+  return bytes.size() >= kMagic.size() && GgufText(bytes.first(kMagic.size())) == kMagic;
 }
 
 GgufFile GgufFile::FromBytes(std::span<const std::byte> bytes, const std::string& name) {
@@ -478,118 +411,6 @@ void GgufFile::Broken(std::string_view key, const std::string& what) const {
 
 void GgufFile::Unsupported(std::string_view key, const std::string& what) const {
   throw Error(ErrorCode::kUnsupported, name_ + ": key " + Quoted(key) + " " + what);
-}
-
-const GgufFile::Value* GgufFile::Get(std::string_view key) const {
-  const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
-}
-
-const GgufFile::Value* GgufFile::GetArray(std::string_view key) const {
-  const Value* value = Get(key);
-  if (value != nullptr && value->type != Type::kArray) Broken(key, "must be an array");
-  return value;
-}
-
-bool GgufFile::IsArray(std::string_view key) const {
-  const Value* value = Get(key);
-  return value != nullptr && value->type == Type::kArray;
-}
-
-std::optional<int64_t> GgufFile::Int(std::string_view key) const {
-  const Value* value = Get(key);
-  if (value == nullptr) return std::nullopt;
-  const auto number =
-      value->type == Type::kBool ? std::nullopt : IntAt(value->type, value->bytes.data());
-  if (!number) Broken(key, "must be an integer");
-  return number;
-}
-
-std::optional<double> GgufFile::Number(std::string_view key) const {
-  const Value* value = Get(key);
-  if (value == nullptr) return std::nullopt;
-  double number = 0;
-  if (value->type == Type::kF32) {
-    number = Load<float>(value->bytes.data());
-  } else if (value->type == Type::kF64) {
-    number = Load<double>(value->bytes.data());
-  } else {
-    number = static_cast<double>(*Int(key));
-  }
-  if (!std::isfinite(number)) Broken(key, "must be finite");
-  return number;
-}
-
-std::optional<bool> GgufFile::Bool(std::string_view key) const {
-  const Value* value = Get(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->type != Type::kBool) Broken(key, "must be a boolean");
-  return Load<uint8_t>(value->bytes.data()) != 0;
-}
-
-void GgufFile::CheckText(std::string_view key, const std::string& which, std::string_view text,
-                         uint64_t most) const {
-  if (text.size() > most) {
-    Broken(key, which + "has " + std::to_string(text.size()) + " bytes, more than the limit of " +
-                    std::to_string(most));
-  }
-  if (!simdjson::validate_utf8(text.data(), text.size())) Broken(key, which + "is not UTF-8");
-}
-
-std::optional<std::string_view> GgufFile::String(std::string_view key) const {
-  const Value* value = Get(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->type != Type::kString) Broken(key, "must be a string");
-  const std::string_view text = AsText(value->bytes);
-  CheckText(key, "", text, kMaxStringBytes);
-  return text;
-}
-
-std::optional<std::vector<std::string_view>> GgufFile::Strings(std::string_view key) const {
-  const Value* value = GetArray(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->item != Type::kString) Broken(key, "must be an array of strings");
-  std::vector<std::string_view> strings;
-  const std::byte* at = value->bytes.data();
-  for (uint64_t i = 0; i < value->count; ++i) {
-    const auto length = static_cast<size_t>(Load<uint64_t>(at));  // checked by Skip
-    strings.push_back(AsText({at + sizeof(uint64_t), length}));
-    CheckText(key, "item " + std::to_string(i) + " ", strings.back(), kMaxNameBytes);
-    at += sizeof(uint64_t) + length;
-  }
-  return strings;
-}
-
-std::optional<std::vector<int64_t>> GgufFile::Ints(std::string_view key) const {
-  const Value* value = GetArray(key);
-  if (value == nullptr) return std::nullopt;
-  std::vector<int64_t> numbers;
-  const uint64_t bytes = LeastBytes(value->item);  // other types take at least as many
-  for (uint64_t i = 0; i < value->count; ++i) {
-    const auto number = IntAt(value->item, value->bytes.data() + i * bytes);
-    if (!number) Broken(key, "must be an array of integers");
-    numbers.push_back(*number);
-  }
-  return numbers;
-}
-
-std::optional<std::vector<float>> GgufFile::Floats(std::string_view key) const {
-  const Value* value = GetArray(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->item != Type::kF32) Broken(key, "must be an array of 32-bit floats");
-  std::vector<float> numbers;
-  for (uint64_t i = 0; i < value->count; ++i) {
-    numbers.push_back(Load<float>(value->bytes.data() + i * sizeof(float)));
-  }
-  return numbers;
-}
-
-std::optional<std::string_view> GgufFile::Bytes(std::string_view key) const {
-  const Value* value = GetArray(key);
-  if (value == nullptr) return std::nullopt;
-  if (value->item != Type::kU8 && value->item != Type::kI8)
-    Broken(key, "must be an array of bytes");
-  return AsText(value->bytes);
 }
 
 const GgufFile::Tensor* GgufFile::Find(std::string_view name) const {

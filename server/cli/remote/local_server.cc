@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxSpecBytes = size_t{1} << 20;
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 std::string RandomKey() {
   std::random_device random;
@@ -60,7 +60,7 @@ std::string TextIn(const Json& object, const char* name) {
 std::string BaseOfJob(const fs::path& dir) {
   const fs::path file = dir / "spec.json";
   const Json spec =
-      engine::ParseUntrustedJson(engine::ReadWholeFile(file, kMaxSpecBytes), file.string());
+      engine::ParseUntrustedJson(engine::ReadWholeFile(file, kMaxConfigBytes), file.string());
   const auto model = spec.find("model");
   const std::string base =
       model != spec.end() && model->is_object() ? TextIn(*model, "load_parameters_path") : "";

@@ -43,16 +43,27 @@ class BatchReplicas : public testing::Test {
       options.max_in_flight = 1;
       options.max_line_bytes = 1 << 20;
       options.authorize = [](const Batch&, Request&) { return true; };
-      options.on_line = [](const Request&) {};
+      options.on_line = [this](const Request&) {
+        is_asleep_ = sleeps_.load();
+        while (sleeps_) std::this_thread::yield();
+        is_asleep_ = false;
+      };
       options.failure = Failure;
       batches_ = std::make_unique<Batches>(std::move(options), store_, files_, router_, detached_);
     }
-    ~Replica() { batches_->Stop(); }
+    ~Replica() {
+      Wake();
+      batches_->Stop();
+    }
 
     Batches& batches() { return *batches_; }
     BatchStore& store() { return store_; }
     FileStore& files() { return files_; }
     int n_started() const { return n_started_; }
+    // The thread of a batch stops before its next line, until Wake.
+    void Sleep() { sleeps_ = true; }
+    bool is_asleep() const { return is_asleep_; }
+    void Wake() { sleeps_ = false; }
     // Answers the held line; the next one comes then.
     void Release() {
       std::optional<ResponseWriter> held;
@@ -77,6 +88,8 @@ class BatchReplicas : public testing::Test {
     std::mutex mutex_;  // guards the next
     std::optional<ResponseWriter> held_;
     std::atomic<int> n_started_{0};
+    std::atomic<bool> sleeps_{false};
+    std::atomic<bool> is_asleep_{false};
     BatchStore store_;
     FileStore files_;
     const Router router_;
@@ -211,10 +224,10 @@ TEST_F(BatchReplicas, AReplicaThatHasLostItsBatchStopsAndWritesNothingMore) {
   Until([&] { return b->n_started() == 1; });
 
   a->Release();  // its answer comes too late
-  const auto refused = ErrorOf([&] { a->store().UpdateOurs(batch.id, [](Batch&) {}); });
+  const auto refused = ErrorOf([&] { a->store().UpdateOurs(batch, [](Batch&) {}); });
   ASSERT_TRUE(refused);
   EXPECT_EQ(refused->reason(), kBatchLostReason);
-  const auto unknown = ErrorOf([&] { a->store().FindOurs(batch.id); });
+  const auto unknown = ErrorOf([&] { a->store().FindOurs(batch); });
   ASSERT_TRUE(unknown);
   EXPECT_EQ(unknown->reason(), kBatchLostReason);
   const Batch ended = RunToTheEnd(*b, batch);
@@ -222,6 +235,33 @@ TEST_F(BatchReplicas, AReplicaThatHasLostItsBatchStopsAndWritesNothingMore) {
   EXPECT_EQ(ended.status, BatchStatus::kCompleted);
   EXPECT_EQ(Answers(*b, ended), (std::vector<std::string>{"c0 a", "c1 b", "c2 b", "c3 b"}));
   EXPECT_LE(a->n_started(), 3);  // at most the round that had begun
+}
+
+// The results of another replica are in a new file of the same name.
+TEST_F(BatchReplicas, AReplicaThatGetsItsBatchBackContinuesFromTheOthersResults) {
+  const auto a = Start("a");
+  auto b = Start("b");
+  const Batch batch = Begin(*a, 4);
+  Until([&] { return a->n_started() == 1; });
+  a->Sleep();
+  a->Release();
+  Until([&] { return a->is_asleep(); });
+  KeepLease("b");
+  Lose("a");
+  b->batches().OnStoreChanged();
+  Until([&] { return b->n_started() == 1; });
+  b->Release();
+  Until([&] { return b->n_started() == 2; });
+  b.reset();
+  KeepLease("a");
+  Lose("b");
+
+  a->batches().OnStoreChanged();
+  a->Wake();
+  const Batch ended = RunToTheEnd(*a, batch);
+
+  EXPECT_EQ(ended.status, BatchStatus::kCompleted);
+  EXPECT_EQ(Answers(*a, ended), (std::vector<std::string>{"c0 a", "c1 b", "c2 a", "c3 a"}));
 }
 
 TEST_F(BatchReplicas, OneThatIsNotSeenAfterAGapKeepsItsBatch) {

@@ -1,18 +1,53 @@
-#include "server/cli/engine_benches.h"
-
 #include <CLI/CLI.hpp>
+#include <cstddef>
 #include <iostream>
 #include <memory>
 #include <string>
 
+#include "bench/constrain_bench.h"
+#include "bench/context_bench.h"
 #include "bench/cores/cores_bench.h"
 #include "bench/fairness_bench.h"
 #include "bench/states_bench.h"
 #include "bench/step_bench.h"
+#include "engine/io/atomic_write.h"
+#include "server/cli/bench/bench_verbs.h"
 #include "server/cli/model_options.h"
 #include "server/models/load_model.h"
 
 namespace tandem::server {
+
+void AddStepBench(CLI::App& command, int& exit_code) {
+  auto options = std::make_shared<bench::StepBenchOptions>();
+  auto dtype = std::make_shared<std::string>("auto");
+  command.add_option("--dtype", *dtype, "weight type: auto (the checkpoint's), int8 or int4")
+      ->check(CLI::IsMember({"auto", "int8", "int4"}))
+      ->capture_default_str();
+  command.add_option("--model", options->model,
+                     std::string("Hugging Face directory (default: random weights, ") +
+                         bench::StepBenchOptions::kRandomShape + " shape)");
+  command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options->rounds, "measured rounds; the medians are reported")
+      ->check(CLI::Range(1, 100));
+  command.add_option("--prompt-tokens", options->prompt_tokens, "tokens of the prefilled prompt")
+      ->check(CLI::Range(16, 8192));
+  command.add_option("--batch", options->batch, "sequences decoded together")
+      ->check(CLI::Range(2, 256));
+  command
+      .add_option("--adapters", options->adapters,
+                  "LoRA adapters that the batch uses in turn (0: none)")
+      ->check(CLI::Range(0, 256));
+  command.add_option("--adapter-rank", options->adapter_rank, "rank of these adapters")
+      ->check(CLI::Range(1, 256))
+      ->capture_default_str();
+  command.callback([options, dtype, &exit_code] {
+    engine::EngineOptions of_dtype;
+    SetDType(*dtype, of_dtype);
+    options->block = of_dtype.block;
+    options->cache_dir = ToEngineOptions(ModelFlags{}).cache_dir;
+    exit_code = bench::RunStepBench(std::cout, *options);
+  });
+}
 
 void AddCoresBench(CLI::App& command, int& exit_code) {
   struct Flags {
@@ -71,6 +106,80 @@ void AddCoresBench(CLI::App& command, int& exit_code) {
       flags->options.barrier_growth = bench::BarrierGrowth::kLogarithmic;
     }
     exit_code = bench::RunCoresBench(std::cout, flags->options);
+  });
+}
+
+void AddContextBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    bench::ContextBenchOptions options;
+    ModelFlags model;
+    std::string kv_dtype = "auto";
+  };
+  auto flags = std::make_shared<Flags>();
+  command.add_option("--model,-m", flags->options.model, "directory of the model")
+      ->required()
+      ->check(CLI::ExistingPath);
+  command
+      .add_option("--draft-model", flags->options.draft_model,
+                  "directory of a smaller model with the same tokens")
+      ->check(CLI::ExistingPath);
+  command.add_option("--kv-dtype", flags->kv_dtype, "type of keys and values: auto or int8")
+      ->check(CLI::IsMember({"auto", "int8"}))
+      ->capture_default_str();
+  command
+      .add_option("--depths", flags->options.depths, "tokens before the decoded ones, ascending")
+      ->check(CLI::Range(64, 1 << 20))
+      ->delimiter(',')
+      ->capture_default_str();
+  command.add_option("--tokens", flags->options.tokens, "tokens decoded at each depth")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  command
+      .add_option("--rounds", flags->options.rounds, "measured rounds; the medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  AddModelFlags(command, flags->model);
+  command.callback([flags, &exit_code] {
+    flags->options.engine = ToEngineOptions(flags->model);
+    if (flags->kv_dtype == "int8") flags->options.engine.kv_format = engine::KvFormat::kInt8;
+    exit_code = bench::RunContextBench(std::cout, flags->options);
+  });
+}
+
+void AddConstrainBench(CLI::App& command, int& exit_code) {
+  struct Flags {
+    std::string tokenizer;
+    bench::ConstrainBenchOptions options;
+  };
+  auto flags = std::make_shared<Flags>();
+  bench::ConstrainBenchOptions& options = flags->options;
+  command.add_option("--vocab", options.vocab_size, "words of the random model's vocabulary")
+      ->check(CLI::Range(257, 1'180'142))
+      ->capture_default_str();
+  command.add_option("--tokenizer,-t", flags->tokenizer, "a tokenizer.json to use instead")
+      ->check(CLI::ExistingFile);
+  command.add_option("--layers", options.layers, "layers of the random model")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.add_option("--width", options.width, "width of its layers, a multiple of 48")
+      ->check(CLI::Range(48, 9600))
+      ->capture_default_str();
+  command.add_option("--threads", options.threads, "compute threads (0: one per physical core)");
+  command.add_option("--rounds", options.rounds, "measured pairs; the medians are reported")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  command.add_option("--streams", options.streams, "requests decoded together")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  command.add_option("--tokens", options.tokens, "tokens of each request")
+      ->check(CLI::Range(2, 4096))
+      ->capture_default_str();
+  command.callback([flags, &exit_code] {
+    constexpr size_t kMostTokenizerBytes = size_t{64} << 20;
+    if (!flags->tokenizer.empty()) {
+      flags->options.tokenizer_json = engine::ReadWholeFile(flags->tokenizer, kMostTokenizerBytes);
+    }
+    exit_code = bench::RunConstrainBench(std::cout, flags->options);
   });
 }
 
