@@ -16,7 +16,7 @@ namespace {
 
 static_assert(kTokensPerBlock == kLanes);
 
-constexpr int64_t kRowsPerTask = 96;  // query rows times heads of the group
+constexpr int64_t kRowsPerTask = 192;  // query rows times heads of the group
 
 void CheckSpec(const AttentionSpec& spec) {
   TANDEM_CHECK(spec.n_kv_heads > 0 && spec.n_heads % spec.n_kv_heads == 0 && spec.head_dim > 0 &&

@@ -1,5 +1,7 @@
-// Standard headers come before the region. Otherwise the linker could keep a copy of their inline
-// functions that was compiled for this instruction set.
+// Standard and intrinsics headers come before the region. Otherwise the linker could keep a copy of
+// their inline functions that was compiled for this instruction set.
+#include <immintrin.h>
+
 #include "engine/kernels/training_kernels.h"
 #include "engine/kernels/training_tables.h"
 
@@ -11,6 +13,9 @@ namespace {
 
 // Each file uses the files before it.
 // clang-format off
+#include "engine/kernels/avx512/vec.inc"
+#include "engine/kernels/math.inc"
+#include "engine/kernels/attention_gradient.inc"
 #include "engine/kernels/optimizer_kernels.inc"
 #include "engine/kernels/training_kernels.inc"
 // clang-format on

@@ -103,7 +103,8 @@ void AddTrainBench(CLI::App& command, int& exit_code) {
   command.add_option("--heads", options->n_heads, "attention heads")->check(CLI::Range(1, 128));
   command.add_option("--vocab", options->vocab_size, "vocabulary size in tokens")
       ->check(CLI::Range(16, 300000));
-  command.add_option("--context", options->context, "tokens per row")->check(CLI::Range(16, 8192));
+  command.add_option("--context", options->context, "tokens per row")
+      ->check(CLI::Range(16, 131072));
   command.add_option("--batch", options->batch, "rows per step")->check(CLI::Range(1, 1024));
   command.add_flag("--bf16,!--f32", options->bf16, "compute in bf16 (default) or f32");
   command.add_option("--threads", options->threads, "compute threads (0: one per physical core)");

@@ -1,5 +1,6 @@
 #include "training/ops/attention.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/tensor/bfloat16.h"
@@ -191,6 +192,59 @@ TEST(AttentionBackward, SegmentsOfSeveralGroupsOfKeysAgreeBetweenDTypes) {
     EXPECT_LT(RelativeError(got.dk, Widen(want.dk)), 2e-2);
     EXPECT_LT(RelativeError(got.dv, Widen(want.dv)), 2e-2);
   });
+}
+
+// The rows of a document alone, at positions from 0.
+AttentionCase Document(const AttentionCase& c, const Segment& segment) {
+  AttentionCase alone(c.spec.n_heads, c.spec.n_kv_heads, c.spec.head_dim, {segment.n_rows});
+  const auto cut = [&](const Floats& from, int64_t cols, Floats& to) {
+    std::copy_n(from.begin() + segment.first_row * cols, segment.n_rows * cols, to.begin());
+  };
+  const int64_t q_cols = c.spec.n_heads * c.spec.head_dim;
+  cut(c.q, q_cols, alone.q);
+  cut(c.dout, q_cols, alone.dout);
+  cut(c.k, c.spec.n_kv_heads * c.spec.head_dim, alone.k);
+  cut(c.v, c.spec.n_kv_heads * c.spec.head_dim, alone.v);
+  return alone;
+}
+
+// Documents of a packed row neither see each other nor share a sum: each costs and gives what it
+// would alone. One is longer than a strip of queries.
+TEST(AttentionBackward, DocumentsOfAPackedRowHaveTheBitsOfEachAlone) {
+  const AttentionCase c(2, 1, 16, {3, 1300, 40, 600});
+  ThreadPool pool(2);
+  engine::OpsContext ops(engine::Kernels(), pool);
+  for (const engine::DType dtype : {engine::DType::kF32, engine::DType::kBF16}) {
+    const Gradients packed = Backward(ops, c, dtype);
+    for (const Segment& segment : c.segments) {
+      const Gradients alone = Backward(ops, Document(c, segment), dtype);
+      const auto expect_equal = [&](const Floats& all, const Floats& part) {
+        const int64_t cols = static_cast<int64_t>(all.size()) / c.rows;
+        EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + segment.first_row * cols));
+      };
+      expect_equal(packed.dq, alone.dq);
+      expect_equal(packed.dk, alone.dk);
+      expect_equal(packed.dv, alone.dv);
+    }
+  }
+}
+
+// Several strips of queries, tiles of keys that begin before a block's window, and ragged ends.
+TEST(AttentionBackward, SegmentsOfSeveralStripsAgreeBetweenTables) {
+  for (const int64_t window : {0, 200}) {
+    const AttentionCase c(2, 1, 20, {1301, 700}, window);
+    std::vector<Gradients> results;
+    OnEveryTable([&](engine::OpsContext& ops) {
+      results.push_back(Backward(ops, c, engine::DType::kF32));
+      results.push_back(Backward(ops, c, engine::DType::kBF16));
+    });
+    for (size_t i = 1; i < results.size(); ++i) {
+      const double bound = i % 2 == 0 ? 1e-5 : 2e-2;
+      EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), bound) << window;
+      EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), bound) << window;
+      EXPECT_LT(RelativeError(results[i].dv, Widen(results[0].dv)), bound) << window;
+    }
+  }
 }
 
 // An odd number of rows once read a column of scratch that nothing had written.

@@ -242,10 +242,15 @@ TEST_F(RunTrainingTest, ABestModelOfAnEarlierRunIsNotExported) {
   EXPECT_EQ(engine::LoraAdapter::Open(outcome.adapter_dir).modules()[0].rank, 5);
 }
 
+// Signs that the training text lacks: the better a model knows that text, the worse it knows these.
+// So the first evaluation is the best.
 TEST_F(RunTrainingTest, TheBestModelIsStillKnownAfterAStop) {
-  const std::string eval = "data.eval=" + (dir_.path() / "train.txt").string();
+  std::ofstream signs(dir_.path() / "signs.txt");
+  for (int i = 0; i < 20; ++i) signs << "#$%&*@^=+~|{}<>[]#$%&*@^=+~|{}<>[]\n<|endoftext|>\n";
+  signs.close();
+  const std::string eval = "data.eval=" + (dir_.path() / "signs.txt").string();
   const TrainSpec spec =
-      Spec({eval, "steps=12", "eval_interval=2", "learning_rate=0.5",
+      Spec({eval, "steps=12", "eval_interval=2", "learning_rate=0.05",
             "train.schedule.type=constant", "gradient_clipping_threshold=0", "dropout_rate=0"});
   const TrainOutcome whole = Run(spec, "whole");
   ASSERT_LT(whole.best_eval_loss, whole.eval_loss);
