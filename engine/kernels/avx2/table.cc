@@ -25,6 +25,7 @@ namespace {
 #include "engine/kernels/matmul.inc"
 #include "engine/kernels/matmul_wide.inc"
 #include "engine/kernels/block_matmul.inc"
+#include "engine/kernels/avx2/int8_wide.inc"
 #include "engine/kernels/block_table.inc"
 #include "engine/kernels/pack.inc"
 #include "engine/kernels/attention_products.inc"
@@ -34,7 +35,7 @@ namespace {
 
 }  // namespace
 
-constinit const BlockKernels kBlocks = MakeBlockKernels();
+constinit const BlockKernels kBlocks = WithWideInt8(MakeBlockKernels());
 constinit const KernelTable kTable = MakeTable("avx2", "avx2", kBlocks);
 constinit const KernelTable kTableVnni = MakeTable("avxvnni", "avxvnni", avx_vnni::kBlocks);
 
