@@ -180,9 +180,15 @@ struct AttentionArgs {
   bool is_int8 = false;
   // AttentionScratchBytes, aligned to 64: queries and one tile of keys and values, widened.
   std::byte* scratch = nullptr;
+
+  // Kv heads side by side in each block, each with `rows` rows: kv head h's queries and states are
+  // those from row h * rows, its keys and values begin h * the bytes of a head further.
+  int64_t n_kv_heads = 1;
+  int64_t key_head_bytes = 0;
+  int64_t value_head_bytes = 0;
 };
 
-// REQUIRES: ldq, and both widths rounded up to pairs.
+// REQUIRES: the rows of all kv heads, ldq, and both widths rounded up to pairs.
 constexpr int64_t AttentionScratchBytes(int64_t rows, int64_t ldq, int64_t head_dim,
                                         int64_t value_dim) {
   const int64_t queries = (rows * ldq + kLanes - 1) / kLanes * kLanes;

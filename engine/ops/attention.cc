@@ -1,180 +1,138 @@
 #include "engine/ops/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <limits>
 
-#include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
+#include "engine/ops/attention_checks.h"
 #include "engine/ops/parallel.h"
 
-// A task is some query rows of one slice against one kv head: all heads of the group, so that its
-// keys and values are read once. The number of rows per task changes speed, never a result.
+// A task is some query rows of one slice against some kv heads: all heads of their groups, so that
+// keys and values are read once. Many rows take one kv head and all chunks of keys. Few rows take
+// one chunk and several kv heads, which lie side by side: their reads are longer. Chunks are merged
+// in order, so tasks change speed, never a result.
 namespace tandem::engine {
 namespace {
 
 static_assert(kTokensPerBlock == kLanes);
 
 constexpr int64_t kRowsPerTask = 192;  // query rows times heads of the group
+constexpr int64_t kFewRows = 16;
+constexpr int64_t kMostKvHeads = 8;  // of a task with few rows
+constexpr int64_t kLeastTasks = 16;  // for many cores; one kv head a task may still leave fewer
 
-void CheckSpec(const AttentionSpec& spec) {
-  TANDEM_CHECK(spec.n_kv_heads > 0 && spec.n_heads % spec.n_kv_heads == 0 && spec.head_dim > 0 &&
-               spec.v_head_dim >= 0);
-  TANDEM_CHECK(spec.chunk % kTokensPerBlock == 0 && (spec.chunk == 0 || spec.window == 0));
-}
-
-void CheckSlice(const AttentionSlice& slice) {
-  TANDEM_CHECK(slice.first_position >= 0 &&
-               slice.first_position + slice.n_rows <=
-                   static_cast<int64_t>(slice.blocks.size()) * kTokensPerBlock);
-}
-
-// Interleaves the rows of 16 keys: [head_dim / pair][16][pair], a pair being one f32 or two bf16.
-// Slots [first, first + count) of the block come from consecutive rows.
-template <class T>
-void WriteBlock(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, int64_t ldv,
-                int64_t first_slot, int64_t count, T* keys, T* values) {
-  constexpr int64_t kPair = sizeof(float) / sizeof(T);
-  const int64_t whole = spec.head_dim / kPair * kPair;
-  for (int64_t d = 0; d < whole; d += kPair) {
-    T* to = keys + d * kTokensPerBlock + first_slot * kPair;
-    for (int64_t slot = 0; slot < count; ++slot) {
-      std::memcpy(to + slot * kPair, k + slot * ldk + d, sizeof(float));
-    }
-  }
-  if (whole < spec.head_dim) {
-    T* to = keys + whole * kTokensPerBlock + first_slot * kPair;
-    for (int64_t slot = 0; slot < count; ++slot) {
-      to[slot * kPair] = k[slot * ldk + whole];
-      to[slot * kPair + 1] = T{0};
-    }
-  }
-  const int64_t value_dim = spec.value_dim();
-  const int64_t stride = RoundUp(value_dim, kPair);
-  for (int64_t slot = 0; slot < count; ++slot) {
-    T* to = values + (first_slot + slot) * stride;
-    std::memcpy(to, v + slot * ldv, static_cast<size_t>(value_dim) * sizeof(T));
-    std::fill(to + value_dim, to + stride, T{0});
-  }
-}
-
-template <class T>
-float ToFloat(T x) {
-  if constexpr (std::is_same_v<T, Bf16>) {
-    return Bf16ToFloat(x);
-  } else {
-    return x;
-  }
-}
-
-// The nearest integer, even at ties. REQUIRES: |x| <= 2^21.
-int8_t Nearest(float x) {
-  constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: the sum has no fraction
-  return static_cast<int8_t>(x + kShift - kShift);
-}
-
-// The scale of one token's head, and what multiplies its elements. Both are 0 for a head of zeros,
-// or of numbers so small that the scale would be subnormal.
-struct Int8Scale {
-  float scale;
-  float inverse;
+// Some rows of a slice, and the chunks of keys that any of them sees.
+struct QueryRows {
+  int64_t first;  // in the slice
+  int64_t count;
+  int64_t text_start;      // a chunk of the spec is a text of its own
+  int64_t first_position;  // in the text
+  int64_t first_chunk;     // kKeyChunk keys each
+  int64_t end_chunk;
 };
 
-template <class T>
-Int8Scale ScaleOf(const T* x, int64_t dim) {
-  float absmax = 0;
-  bool is_finite = true;
-  for (int64_t d = 0; d < dim; ++d) {
-    const float value = std::fabs(ToFloat(x[d]));
-    is_finite = is_finite && value <= std::numeric_limits<float>::max();
-    absmax = std::max(absmax, value);
+QueryRows RowsAt(const AttentionSpec& spec, const AttentionSlice& slice, int64_t first,
+                 int64_t most) {
+  const int64_t position = slice.first_position + first;
+  QueryRows rows = {.first = first,
+                    .count = std::min(most, slice.n_rows - first),
+                    .text_start = 0,
+                    .first_position = position,
+                    .first_chunk = 0,
+                    .end_chunk = 0};
+  if (spec.chunk > 0) {
+    rows.first_position = position % spec.chunk;
+    rows.text_start = position - rows.first_position;
+    rows.count = std::min(rows.count, spec.chunk - rows.first_position);
   }
-  if (!is_finite) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  if (absmax < kLeastGroupMax) return {0, 0};
-  return {absmax / 127, 127 / absmax};
-}
-
-// WriteBlock for KvFormat::kInt8.
-template <class T>
-void WriteInt8Block(const AttentionSpec& spec, const T* k, int64_t ldk, const T* v, int64_t ldv,
-                    int64_t first_slot, int64_t count, std::byte* keys, std::byte* values) {
-  constexpr int64_t kPair = sizeof(float) / sizeof(T);
-  constexpr int64_t kScaleBytes = kTokensPerBlock * static_cast<int64_t>(sizeof(float));
-  const int64_t value_dim = spec.value_dim();
-  const int64_t key_stride = RoundUp(spec.head_dim, kPair);
-  const int64_t value_stride = RoundUp(value_dim, kPair);
-  auto* const key_integers = reinterpret_cast<int8_t*>(keys + kScaleBytes);
-  auto* const value_integers = reinterpret_cast<int8_t*>(values + kScaleBytes);
-  for (int64_t slot = first_slot; slot < first_slot + count; ++slot, k += ldk, v += ldv) {
-    const Int8Scale of_key = ScaleOf(k, spec.head_dim);
-    reinterpret_cast<float*>(keys)[slot] = of_key.scale;
-    for (int64_t d = 0; d < key_stride; ++d) {
-      const float x = d < spec.head_dim && of_key.inverse > 0 ? ToFloat(k[d]) * of_key.inverse : 0;
-      key_integers[d / kPair * kPair * kTokensPerBlock + slot * kPair + d % kPair] = Nearest(x);
-    }
-    const Int8Scale of_value = ScaleOf(v, value_dim);
-    reinterpret_cast<float*>(values)[slot] = of_value.scale;
-    int8_t* const to = value_integers + slot * value_stride;
-    for (int64_t d = 0; d < value_stride; ++d) {
-      to[d] = Nearest(d < value_dim && of_value.inverse > 0 ? ToFloat(v[d]) * of_value.inverse : 0);
-    }
+  // Chunks before every row's window have no visible keys.
+  if (spec.window > 0) {
+    rows.first_chunk = std::max<int64_t>(0, rows.first_position - spec.window + 1) / kKeyChunk;
   }
-}
-
-template <class T>
-void WriteKvTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k,
-                  const ConstMatrix& v, std::span<const AttentionSlice> slices,
-                  const KvLayerView& kv) {
-  const int64_t value_dim = spec.value_dim();
-  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim, kv.format);
-  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim, kv.format);
-  for (const AttentionSlice& slice : slices) {
-    CheckSlice(slice);
-    const int64_t first_block = slice.first_position / kTokensPerBlock;
-    const int64_t end = slice.first_position + slice.n_rows;
-    const int64_t n_blocks = (end + kTokensPerBlock - 1) / kTokensPerBlock - first_block;
-    const auto write = [&](int64_t first, int64_t count, int) {
-      for (int64_t b = first_block + first; b < first_block + first + count; ++b) {
-        const int64_t from = std::max(slice.first_position, b * kTokensPerBlock);
-        const int64_t to = std::min(end, (b + 1) * kTokensPerBlock);
-        const int64_t row = slice.first_row + from - slice.first_position;
-        const int64_t block = slice.blocks[static_cast<size_t>(b)].value;
-        for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
-          const T* keys_in = static_cast<const T*>(k.data) + row * k.stride + h * spec.head_dim;
-          const T* values_in = static_cast<const T*>(v.data) + row * v.stride + h * value_dim;
-          std::byte* keys = kv.keys + block * kv.key_stride_bytes + h * key_bytes;
-          std::byte* values = kv.values + block * kv.value_stride_bytes + h * value_bytes;
-          if (kv.format == KvFormat::kInt8) {
-            WriteInt8Block<T>(spec, keys_in, k.stride, values_in, v.stride, from % kTokensPerBlock,
-                              to - from, keys, values);
-          } else {
-            WriteBlock<T>(spec, keys_in, k.stride, values_in, v.stride, from % kTokensPerBlock,
-                          to - from, reinterpret_cast<T*>(keys), reinterpret_cast<T*>(values));
-          }
-        }
-      }
-    };
-    const int64_t block_elements = kTokensPerBlock * spec.n_kv_heads * spec.head_dim;
-    ParallelRows(ops, n_blocks, block_elements, write);
-  }
+  rows.end_chunk = (rows.first_position + rows.count - 1) / kKeyChunk + 1;
+  return rows;
 }
 
 struct Task {
   int64_t slice;
-  int64_t kv_head;
-  int64_t first_query;  // in the slice
-  int64_t n_queries;
+  QueryRows rows;
+  int64_t kv_head;  // the first
+  int64_t n_kv_heads;
+  int64_t first_chunk;
+  int64_t end_chunk;
+  int64_t n_parts;      // tasks with these rows and heads, on the first of them; 0 on the others
+  AttentionState part;  // of a task that is a part, else empty
 };
 
-// Rows of the slice's next task: at most `most`, of one chunk.
-int64_t TaskRows(const AttentionSpec& spec, const AttentionSlice& slice, int64_t first,
-                 int64_t most) {
-  int64_t rows = std::min(most, slice.n_rows - first);
-  if (spec.chunk > 0) {
-    rows = std::min(rows, spec.chunk - (slice.first_position + first) % spec.chunk);
+// The number of kv heads of a task with few rows: as many as leave kLeastTasks.
+int64_t KvHeadsOfFewRows(const AttentionSpec& spec, std::span<const AttentionSlice> slices,
+                         int64_t most_queries, int64_t few_queries) {
+  int64_t chunks = 0;
+  for (const AttentionSlice& slice : slices) {
+    for (int64_t first = 0; first < slice.n_rows;) {
+      const QueryRows rows = RowsAt(spec, slice, first, most_queries);
+      if (rows.count <= few_queries) chunks += rows.end_chunk - rows.first_chunk;
+      first += rows.count;
+    }
   }
-  return rows;
+  int64_t heads = std::clamp<int64_t>(chunks * spec.n_kv_heads / kLeastTasks, 1,
+                                      std::min(kMostKvHeads, spec.n_kv_heads));
+  while (spec.n_kv_heads % heads != 0) --heads;
+  return heads;
+}
+
+// Calls visit(task) for all tasks. The parts of the same rows and heads follow each other.
+template <class Visit>
+void ForEachTask(const AttentionSpec& spec, std::span<const AttentionSlice> slices,
+                 const Visit& visit) {
+  const int64_t group = spec.n_heads / spec.n_kv_heads;
+  const int64_t most_queries = std::max<int64_t>(1, kRowsPerTask / group);
+  const int64_t few_queries = kFewRows / group;
+  const int64_t heads_of_few = KvHeadsOfFewRows(spec, slices, most_queries, few_queries);
+  for (size_t s = 0; s < slices.size(); ++s) {
+    for (int64_t first = 0; first < slices[s].n_rows;) {
+      const QueryRows rows = RowsAt(spec, slices[s], first, most_queries);
+      first += rows.count;
+      const bool is_few = rows.count <= few_queries;
+      const int64_t heads = is_few ? heads_of_few : 1;
+      const int64_t chunks = is_few ? 1 : rows.end_chunk - rows.first_chunk;
+      for (int64_t h = 0; h < spec.n_kv_heads; h += heads) {
+        for (int64_t c = rows.first_chunk; c < rows.end_chunk; c += chunks) {
+          const int64_t n_parts = (rows.end_chunk - rows.first_chunk) / chunks;
+          visit(Task{.slice = static_cast<int64_t>(s),
+                     .rows = rows,
+                     .kv_head = h,
+                     .n_kv_heads = heads,
+                     .first_chunk = c,
+                     .end_chunk = c + chunks,
+                     .n_parts = c == rows.first_chunk ? n_parts : 0,
+                     .part = {}});
+        }
+      }
+    }
+  }
+}
+
+int64_t StateFloats(int64_t rows, int64_t acc_stride) {
+  return RoundUp<int64_t>(rows, kLanes) * (1 + kLanes + acc_stride);
+}
+
+AttentionState StateAt(float* f, int64_t rows, int64_t acc_stride) {
+  const int64_t padded = RoundUp<int64_t>(rows, kLanes);
+  return {.max = f,
+          .sum = f + padded,
+          .acc = f + padded * (1 + kLanes),
+          .rows = rows,
+          .acc_stride = acc_stride};
+}
+
+// The rows [first, first + count) of a state.
+AttentionState RowsOf(const AttentionState& state, int64_t first, int64_t count) {
+  return {.max = state.max + first,
+          .sum = state.sum + first * kLanes,
+          .acc = state.acc + first * state.acc_stride,
+          .rows = count,
+          .acc_stride = state.acc_stride};
 }
 
 // Divides one worker's scratch among the parts of a task.
@@ -182,27 +140,16 @@ struct TaskScratch {
   static size_t Bytes(int64_t rows, int64_t q_stride_bytes, int64_t acc_stride,
                       int64_t kernel_bytes) {
     return static_cast<size_t>(rows * q_stride_bytes + kernel_bytes) + 64 +
-           2 * StateBytes(rows, acc_stride);
-  }
-  static size_t StateBytes(int64_t rows, int64_t acc_stride) {
-    return static_cast<size_t>(RoundUp<int64_t>(rows, kLanes) * (1 + kLanes + acc_stride)) *
-           sizeof(float);
+           2 * static_cast<size_t>(StateFloats(rows, acc_stride)) * sizeof(float);
   }
 
   TaskScratch(std::byte* scratch, int64_t rows, int64_t q_stride_bytes, int64_t acc_stride)
       : q(scratch) {
-    std::byte* at = scratch + RoundUp<int64_t>(rows * q_stride_bytes, 64);
-    for (AttentionState* state : {&total, &part}) {
-      const int64_t padded = RoundUp<int64_t>(rows, kLanes);
-      float* f = reinterpret_cast<float*>(at);
-      *state = {.max = f,
-                .sum = f + padded,
-                .acc = f + padded * (1 + kLanes),
-                .rows = rows,
-                .acc_stride = acc_stride};
-      at += StateBytes(rows, acc_stride);
-    }
-    of_kernel = at;
+    float* f = reinterpret_cast<float*>(scratch + RoundUp<int64_t>(rows * q_stride_bytes, 64));
+    const int64_t floats = StateFloats(rows, acc_stride);
+    total = StateAt(f, rows, acc_stride);
+    part = StateAt(f + floats, rows, acc_stride);
+    of_kernel = reinterpret_cast<std::byte*>(f + 2 * floats);
   }
 
   std::byte* q;
@@ -222,108 +169,177 @@ void PutSinks(const float* sinks, int64_t group, const AttentionState& state) {
   }
 }
 
+// One call of Attention.
 template <class T>
-void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
-                    std::span<const AttentionSlice> slices, const KvLayerView& kv,
-                    const Matrix& out, float* lse, const float* sinks) {
-  const TypedKernels<T>& kernels = ops.kernels().typed<T>();
-  const int64_t group = spec.n_heads / spec.n_kv_heads;
-  const int64_t queries_per_task = std::max<int64_t>(1, kRowsPerTask / group);
-  int64_t n_tasks = 0;
-  for (const AttentionSlice& slice : slices) {
-    CheckSlice(slice);
-    for (int64_t first = 0; first < slice.n_rows;) {
-      first += TaskRows(spec, slice, first, queries_per_task);
-      n_tasks += spec.n_kv_heads;
-    }
+class AttentionRun {
+ public:
+  AttentionRun(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
+               std::span<const AttentionSlice> slices, const KvLayerView& kv, const Matrix& out,
+               float* lse, const float* sinks)
+      : ops_(ops),
+        spec_(spec),
+        q_(q),
+        slices_(slices),
+        kv_(kv),
+        out_(out),
+        lse_(lse),
+        sinks_(sinks) {}
+
+  void Run() {
+    ListTasks();
+    const auto run = [&](int64_t index, int worker) { RunTask(tasks_[index], worker); };
+    ops_.pool().ParallelFor(n_tasks_, std::cref(run));
+    if (!has_parts_) return;
+    const auto merge = [&](int64_t index, int worker) { MergeParts(tasks_ + index, worker); };
+    ops_.pool().ParallelFor(n_tasks_, std::cref(merge));
   }
-  Task* tasks =
-      reinterpret_cast<Task*>(ops.SharedScratch(static_cast<size_t>(n_tasks) * sizeof(Task)));
-  Task* next = tasks;
-  for (size_t s = 0; s < slices.size(); ++s) {
-    for (int64_t first = 0; first < slices[s].n_rows;) {
-      const int64_t rows = TaskRows(spec, slices[s], first, queries_per_task);
-      for (int64_t h = 0; h < spec.n_kv_heads; ++h) {
-        *next++ = {.slice = static_cast<int64_t>(s),
-                   .kv_head = h,
-                   .first_query = first,
-                   .n_queries = rows};
+
+ private:
+  void ListTasks() {
+    int64_t most_rows = 0;
+    int64_t part_floats = 0;
+    const auto count = [&](const Task& task) {
+      ++n_tasks_;
+      most_rows = std::max(most_rows, RowsOfTask(task));
+      if (IsPart(task)) part_floats += StateFloats(RowsOfTask(task), acc_stride_);
+    };
+    ForEachTask(spec_, slices_, count);
+    const auto task_bytes = RoundUp<size_t>(static_cast<size_t>(n_tasks_) * sizeof(Task), 64);
+    std::byte* const shared =
+        ops_.SharedScratch(task_bytes + static_cast<size_t>(part_floats) * sizeof(float));
+    tasks_ = reinterpret_cast<Task*>(shared);
+    float* next_part = reinterpret_cast<float*>(shared + task_bytes);
+    Task* next = tasks_;
+    const auto list = [&](const Task& task) {
+      *next = task;
+      if (IsPart(task)) {
+        has_parts_ = true;
+        next->part = StateAt(next_part, RowsOfTask(task), acc_stride_);
+        next_part += StateFloats(RowsOfTask(task), acc_stride_);
       }
-      first += rows;
+      ++next;
+    };
+    ForEachTask(spec_, slices_, list);
+    const int64_t kernel_bytes =
+        AttentionScratchBytes(most_rows, q_stride_, q_stride_, RowStride(kv_.dtype, value_dim_));
+    ReserveWorkerScratch(ops_,
+                         TaskScratch::Bytes(most_rows, q_stride_bytes_, acc_stride_, kernel_bytes));
+  }
+
+  int64_t RowsOfTask(const Task& task) const { return task.n_kv_heads * task.rows.count * group_; }
+  static bool IsPart(const Task& task) {
+    return task.end_chunk - task.first_chunk < task.rows.end_chunk - task.rows.first_chunk;
+  }
+  TaskScratch ScratchOf(const Task& task, int worker) {
+    return TaskScratch(ops_.WorkerScratch(worker, 0), RowsOfTask(task), q_stride_bytes_,
+                       acc_stride_);
+  }
+  const AttentionSlice& SliceOf(const Task& task) const {
+    return slices_[static_cast<size_t>(task.slice)];
+  }
+
+  // Copies the queries of the task's heads, by kv head, each padded to pairs.
+  void CopyQueries(const Task& task, T* to) const {
+    const int64_t first_row = SliceOf(task).first_row + task.rows.first;
+    for (int64_t h = task.kv_head; h < task.kv_head + task.n_kv_heads; ++h) {
+      for (int64_t r = 0; r < task.rows.count * group_; ++r, to += q_stride_) {
+        std::memcpy(to,
+                    static_cast<const T*>(q_.data) + (first_row + r / group_) * q_.stride +
+                        (h * group_ + r % group_) * spec_.head_dim,
+                    static_cast<size_t>(spec_.head_dim) * sizeof(T));
+        std::fill(to + spec_.head_dim, to + q_stride_, T{0});
+      }
     }
   }
-  const int64_t q_stride = RowStride(q.dtype, spec.head_dim);
-  const int64_t value_dim = spec.value_dim();
-  const int64_t acc_stride = RoundUp<int64_t>(value_dim, kLanes);
-  const auto q_stride_bytes = q_stride * static_cast<int64_t>(sizeof(T));
-  const int64_t key_bytes = KvHeadBlockBytes(kv.dtype, spec.head_dim, kv.format);
-  const int64_t value_bytes = KvHeadBlockBytes(kv.dtype, value_dim, kv.format);
-  const int64_t kernel_bytes = AttentionScratchBytes(queries_per_task * group, q_stride, q_stride,
-                                                     RowStride(kv.dtype, value_dim));
-  ReserveWorkerScratch(
-      ops, TaskScratch::Bytes(queries_per_task * group, q_stride_bytes, acc_stride, kernel_bytes));
 
-  const auto run = [&](int64_t index, int worker) {
-    const Task& task = tasks[index];
-    const AttentionSlice& slice = slices[static_cast<size_t>(task.slice)];
-    const int64_t rows = task.n_queries * group;
-    const int64_t first_row = slice.first_row + task.first_query;
-    // A chunk is a text of its own: positions and blocks count from its beginning.
-    const int64_t chunk_start =
-        spec.chunk > 0 ? (slice.first_position + task.first_query) / spec.chunk * spec.chunk : 0;
-    const int64_t first_position = slice.first_position + task.first_query - chunk_start;
-    TaskScratch scratch(ops.WorkerScratch(worker, 0), rows, q_stride_bytes, acc_stride);
-    // The group's queries, contiguous and each padded to pairs.
-    T* queries = reinterpret_cast<T*>(scratch.q);
-    for (int64_t r = 0; r < rows; ++r) {
-      T* to = queries + r * q_stride;
-      std::memcpy(to,
-                  static_cast<const T*>(q.data) + (first_row + r / group) * q.stride +
-                      (task.kv_head * group + r % group) * spec.head_dim,
-                  static_cast<size_t>(spec.head_dim) * sizeof(T));
-      std::fill(to + spec.head_dim, to + q_stride, T{0});
+  void RunTask(const Task& task, int worker) {
+    const TaskScratch scratch = ScratchOf(task, worker);
+    T* const queries = reinterpret_cast<T*>(scratch.q);
+    CopyQueries(task, queries);
+    AttentionArgs<T> args = {
+        .q = queries,
+        .ldq = q_stride_,
+        .rows = task.rows.count * group_,
+        .group = group_,
+        .head_dim = spec_.head_dim,
+        .value_dim = value_dim_,
+        .first_position = task.rows.first_position,
+        .key_first = 0,
+        .scale = spec_.scale,
+        .window = spec_.window,
+        .soft_cap = spec_.soft_cap,
+        .keys = kv_.keys + task.kv_head * key_bytes_,
+        .values = kv_.values + task.kv_head * value_bytes_,
+        .key_stride_bytes = kv_.key_stride_bytes,
+        .value_stride_bytes = kv_.value_stride_bytes,
+        .blocks = SliceOf(task).blocks.data() + task.rows.text_start / kTokensPerBlock,
+        .is_int8 = kv_.format == KvFormat::kInt8,
+        .scratch = scratch.of_kernel,
+        .n_kv_heads = task.n_kv_heads,
+        .key_head_bytes = key_bytes_,
+        .value_head_bytes = value_bytes_};
+    const AttentionState total = IsPart(task) ? task.part : scratch.total;
+    for (int64_t chunk = task.first_chunk; chunk < task.end_chunk; ++chunk) {
+      args.key_first = chunk * kKeyChunk;
+      const bool is_first = chunk == task.first_chunk;
+      kernels_.attention_chunk(args, is_first ? total : scratch.part);
+      if (!is_first) ops_.kernels().attention_merge(total, scratch.part);
     }
-    AttentionArgs<T> args = {.q = queries,
-                             .ldq = q_stride,
-                             .rows = rows,
-                             .group = group,
-                             .head_dim = spec.head_dim,
-                             .value_dim = value_dim,
-                             .first_position = first_position,
-                             .key_first = 0,
-                             .scale = spec.scale,
-                             .window = spec.window,
-                             .soft_cap = spec.soft_cap,
-                             .keys = kv.keys + task.kv_head * key_bytes,
-                             .values = kv.values + task.kv_head * value_bytes,
-                             .key_stride_bytes = kv.key_stride_bytes,
-                             .value_stride_bytes = kv.value_stride_bytes,
-                             .blocks = slice.blocks.data() + chunk_start / kTokensPerBlock,
-                             .is_int8 = kv.format == KvFormat::kInt8,
-                             .scratch = scratch.of_kernel};
-    // Chunks before every row's window have no visible keys for this task.
-    const int64_t first_seen =
-        spec.window > 0 ? std::max<int64_t>(0, first_position - spec.window + 1) : 0;
-    const int64_t last_position = first_position + task.n_queries - 1;
-    const int64_t first_chunk = first_seen / kKeyChunk * kKeyChunk;
-    for (int64_t chunk = first_chunk; chunk <= last_position; chunk += kKeyChunk) {
-      args.key_first = chunk;
-      kernels.attention_chunk(args, chunk == first_chunk ? scratch.total : scratch.part);
-      if (chunk > first_chunk) ops.kernels().attention_merge(scratch.total, scratch.part);
-    }
-    const int64_t first_head = task.kv_head * group;
-    if (sinks != nullptr) {
-      PutSinks(sinks + first_head, group, scratch.part);
-      ops.kernels().attention_merge(scratch.total, scratch.part);
-    }
-    kernels.attention_finish(
-        scratch.total, group, value_dim,
-        static_cast<T*>(out.data) + first_row * out.stride + first_head * value_dim, out.stride,
-        lse == nullptr ? nullptr : lse + first_row * spec.n_heads + first_head, spec.n_heads);
-  };
-  ops.pool().ParallelFor(n_tasks, std::cref(run));
+    if (!IsPart(task)) Finish(task, total, scratch.part);
+  }
 
-  const int64_t cols = spec.n_heads * value_dim;
+  // Merges the parts that begin with *first, if it is the first one.
+  void MergeParts(const Task* first, int worker) {
+    if (first->n_parts <= 1) return;
+    for (int64_t i = 1; i < first->n_parts; ++i) {
+      ops_.kernels().attention_merge(first->part, first[i].part);
+    }
+    Finish(*first, first->part, ScratchOf(*first, worker).part);
+  }
+
+  // Writes the task's output. `sink` has room for a state.
+  void Finish(const Task& task, const AttentionState& total, const AttentionState& sink) const {
+    const int64_t rows = task.rows.count * group_;
+    const int64_t first_row = SliceOf(task).first_row + task.rows.first;
+    for (int64_t h = 0; h < task.n_kv_heads; ++h) {
+      const AttentionState state = RowsOf(total, h * rows, rows);
+      const int64_t first_head = (task.kv_head + h) * group_;
+      if (sinks_ != nullptr) {
+        PutSinks(sinks_ + first_head, group_, RowsOf(sink, 0, rows));
+        ops_.kernels().attention_merge(state, RowsOf(sink, 0, rows));
+      }
+      kernels_.attention_finish(
+          state, group_, value_dim_,
+          static_cast<T*>(out_.data) + first_row * out_.stride + first_head * value_dim_,
+          out_.stride, lse_ == nullptr ? nullptr : lse_ + first_row * spec_.n_heads + first_head,
+          spec_.n_heads);
+    }
+  }
+
+  OpsContext& ops_;
+  const AttentionSpec& spec_;
+  const ConstMatrix& q_;
+  const std::span<const AttentionSlice> slices_;
+  const KvLayerView& kv_;
+  const Matrix& out_;
+  float* const lse_;
+  const float* const sinks_;
+  const TypedKernels<T>& kernels_ = ops_.kernels().typed<T>();
+  const int64_t group_ = spec_.n_heads / spec_.n_kv_heads;
+  const int64_t value_dim_ = spec_.value_dim();
+  const int64_t acc_stride_ = RoundUp<int64_t>(value_dim_, kLanes);
+  const int64_t q_stride_ = RowStride(q_.dtype, spec_.head_dim);
+  const int64_t q_stride_bytes_ = q_stride_ * static_cast<int64_t>(sizeof(T));
+  const int64_t key_bytes_ = KvHeadBlockBytes(kv_.dtype, spec_.head_dim, kv_.format);
+  const int64_t value_bytes_ = KvHeadBlockBytes(kv_.dtype, value_dim_, kv_.format);
+  Task* tasks_ = nullptr;
+  int64_t n_tasks_ = 0;
+  bool has_parts_ = false;
+};
+
+// Zeroes the padding of the rows of odd width.
+template <class T>
+void PadRows(std::span<const AttentionSlice> slices, int64_t cols, const Matrix& out) {
   if (cols == RowStride(out.dtype, cols)) return;
   for (const AttentionSlice& slice : slices) {
     for (int64_t r = slice.first_row; r < slice.first_row + slice.n_rows; ++r) {
@@ -334,26 +350,16 @@ void AttentionTyped(OpsContext& ops, const AttentionSpec& spec, const ConstMatri
 
 }  // namespace
 
-int64_t KvHeadBlockBytes(DType dtype, int64_t dim, KvFormat format) {
-  const int64_t elements = kTokensPerBlock * RowStride(dtype, dim);
-  if (format == KvFormat::kCompute) return elements * static_cast<int64_t>(DTypeBytes(dtype));
-  return kTokensPerBlock * static_cast<int64_t>(sizeof(float)) + elements;
-}
-
-void WriteKv(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& k, const ConstMatrix& v,
-             std::span<const AttentionSlice> slices, const KvLayerView& kv) {
-  CheckSpec(spec);
-  TANDEM_CHECK(k.dtype == kv.dtype && v.dtype == kv.dtype);
-  WithComputeType(kv.dtype, [&]<class T>() { WriteKvTyped<T>(ops, spec, k, v, slices, kv); });
-}
-
 void Attention(OpsContext& ops, const AttentionSpec& spec, const ConstMatrix& q,
                std::span<const AttentionSlice> slices, const KvLayerView& kv, const Matrix& out,
                float* lse, const float* sinks) {
-  CheckSpec(spec);
+  CheckAttention(spec);
+  for (const AttentionSlice& slice : slices) CheckAttention(slice);
   TANDEM_CHECK(q.dtype == kv.dtype && out.dtype == kv.dtype);
-  WithComputeType(kv.dtype,
-                  [&]<class T>() { AttentionTyped<T>(ops, spec, q, slices, kv, out, lse, sinks); });
+  WithComputeType(kv.dtype, [&]<class T>() {
+    AttentionRun<T>(ops, spec, q, slices, kv, out, lse, sinks).Run();
+    PadRows<T>(slices, spec.n_heads * spec.value_dim(), out);
+  });
 }
 
 }  // namespace tandem::engine

@@ -21,6 +21,7 @@ namespace {
 #include "engine/kernels/matmul_wide.inc"
 #include "engine/kernels/pack.inc"
 #include "engine/kernels/attention_products.inc"
+#include "engine/kernels/attention_tiles.inc"
 #include "engine/kernels/attention.inc"
 #include "engine/kernels/table.inc"
 // clang-format on

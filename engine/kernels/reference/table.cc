@@ -98,8 +98,9 @@ float HeadScale(const AttentionArgs<T>& a, const std::byte* head, int64_t slot) 
 template <class T>
 void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noexcept {
   const int64_t value_stride = Padded<T>(a.value_dim);
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const int64_t position = a.first_position + r / a.group;
+  for (int64_t r = 0; r < a.n_kv_heads * a.rows; ++r) {
+    const int64_t head = r / a.rows;
+    const int64_t position = a.first_position + r % a.rows / a.group;
     const int64_t seen = a.window > 0 ? std::max<int64_t>(0, position - a.window + 1) : 0;
     const int64_t first = std::max(a.key_first, seen);
     const int64_t end = std::min(a.key_first + kKeyChunk, position + 1);
@@ -107,7 +108,7 @@ void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noex
       return base + static_cast<int64_t>(a.blocks[p / kLanes].value) * stride;
     };
     const auto score = [&](int64_t p) {
-      const std::byte* keys = block(a.keys, a.key_stride_bytes, p);
+      const std::byte* keys = block(a.keys, a.key_stride_bytes, p) + head * a.key_head_bytes;
       float dot = 0;
       for (int64_t d = 0; d < a.head_dim; ++d) {
         dot += ToFloat(a.q[r * a.ldq + d]) * HeadElement(a, keys, PanelIndex<T>(p % kLanes, d, 0));
@@ -124,7 +125,8 @@ void AttentionChunk(const AttentionArgs<T>& a, const AttentionState& state) noex
     for (int64_t p = first; p < end; ++p) {
       const float weight = std::exp(score(p) - max);
       state.sum[r * kLanes] += weight;
-      const std::byte* values = block(a.values, a.value_stride_bytes, p);
+      const std::byte* values =
+          block(a.values, a.value_stride_bytes, p) + head * a.value_head_bytes;
       const float scaled = weight * HeadScale(a, values, p % kLanes);
       for (int64_t d = 0; d < a.value_dim; ++d) {
         acc[d] += scaled * HeadElement(a, values, p % kLanes * value_stride + d);

@@ -187,6 +187,45 @@ TEST_P(AttentionTest, LongPrefillInAnyChunksHasTheSameBits) {
   EXPECT_TRUE(whole == result);
 }
 
+// Few rows at depth are cut into chunks of keys and groups of kv heads, many rows are not.
+TEST_P(AttentionTest, FewRowsOfManyHeadsHaveTheBitsOfManyRows) {
+  constexpr int64_t kLast = 24;
+  for (const KvFormat format : {KvFormat::kCompute, KvFormat::kInt8}) {
+    for (const int64_t window : {0, 1500}) {
+      AttentionSpec spec = Spec(32, 16, 16);
+      spec.window = window;
+      const int64_t length = 2 * kKeyChunk + 70;
+      Sequence s(DType::kBF16, spec, length, 5);
+      s.sinks = RandomFloats(spec.n_heads, 9);
+      const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(length));
+      TestCache cache(DType::kBF16, spec, BlocksFor(length), format);
+      TestOps ops(table(), 3);
+      const AttentionSlice all = {0, length, 0, blocks};
+      WriteKv(ops, spec, s.k.Rows(0, length), s.v.Rows(0, length), {&all, 1}, cache.view());
+      // Each slice is some of the last rows.
+      const auto attend = [&](const std::vector<AttentionSlice>& slices, const Result& result) {
+        const int64_t first = slices[0].first_position;
+        const int64_t rows = slices.back().first_row + slices.back().n_rows;
+        Attention(ops, spec, s.q.Rows(first, rows), slices, cache.view(),
+                  result.out.Rows(first, rows),
+                  const_cast<float*>(result.lse.data()) + first * spec.n_heads, s.sinks_or_null());
+      };
+      Result many(DType::kBF16, spec, length);
+      attend({{0, kLast, length - kLast, blocks}}, many);
+
+      Result alone(DType::kBF16, spec, length);
+      for (int64_t r = 0; r < kLast; r += 3) attend({{0, 3, length - kLast + r, blocks}}, alone);
+      EXPECT_TRUE(many == alone) << window;
+
+      Result together(DType::kBF16, spec, length);
+      std::vector<AttentionSlice> slices;
+      for (int64_t r = 0; r < kLast; ++r) slices.push_back({r, 1, length - kLast + r, blocks});
+      attend(slices, together);
+      EXPECT_TRUE(many == together) << window;
+    }
+  }
+}
+
 TEST_P(AttentionTest, SequencesTogetherHaveTheBitsOfEachAlone) {
   for (const DType dtype : kComputeTypes) {
     const AttentionSpec spec = Spec(4, 2, 40);
