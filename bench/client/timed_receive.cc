@@ -9,7 +9,7 @@
 namespace tandem::bench {
 namespace {
 
-double Seconds(const timespec& time) {
+double InSeconds(const timespec& time) {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
@@ -22,7 +22,7 @@ double AgeOf(const msghdr& message) {
   std::memcpy(&arrived, CMSG_DATA(note), sizeof arrived);
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);  // the clock of the kernel's note
-  return std::max(0.0, Seconds(now) - Seconds(arrived));
+  return std::max(0.0, InSeconds(now) - InSeconds(arrived));
 }
 
 }  // namespace
