@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "bench/client/http_response_parser.h"
+#include "bench/client/timed_receive.h"
 #include "engine/base/error.h"
 
 namespace tandem::bench {
@@ -152,6 +153,7 @@ HttpAnswer Ask(const HttpTarget& target, const std::string& method, const std::s
   const auto end = Clock::now() + std::chrono::milliseconds(static_cast<int64_t>(timeout_s * 1000));
   const Socket socket = Address::Resolve(target).StartConnecting();
   if (!socket) Unreachable(target, std::strerror(errno));
+  NoteArrivals(socket.fd());
   std::string request = target.Request(method, path, body, false);
   std::string_view unsent = request;
   while (!unsent.empty()) {
@@ -165,7 +167,7 @@ HttpAnswer Ask(const HttpTarget& target, const std::string& method, const std::s
   char buffer[16 << 10];
   while (!parser.done()) {
     Await(socket, POLLIN, target, end);
-    const ssize_t got = recv(socket.fd(), buffer, sizeof buffer, 0);
+    const auto [got, age_s] = ReceiveTimed(socket.fd(), buffer, sizeof buffer);
     if (got < 0) {
       if (errno == EAGAIN || errno == EINTR) continue;
       Unreachable(target, std::strerror(errno));
@@ -174,6 +176,7 @@ HttpAnswer Ask(const HttpTarget& target, const std::string& method, const std::s
       if (!parser.EndOfConnection()) Unreachable(target, "closed the connection early");
       break;
     }
+    answer.age_s = age_s;
     parser.Feed({buffer, static_cast<size_t>(got)}, answer.body);
   }
   answer.status = parser.status();

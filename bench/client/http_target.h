@@ -66,6 +66,7 @@ class Address {
 struct HttpAnswer {
   int status = 0;
   std::string body;
+  double age_s = 0;  // time in the socket of the last bytes, if NoteArrivals is in effect
 };
 
 // Sends one request on a new connection and waits for the answer. Throws kUnavailable,

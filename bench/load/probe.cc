@@ -1,12 +1,16 @@
 #include "bench/load/probe.h"
 
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <chrono>
 #include <string>
 
+#include "bench/client/timed_receive.h"
 #include "bench/load/load_summary.h"
 #include "engine/base/attempt.h"
 #include "engine/base/check.h"
+#include "engine/base/thread_name.h"
 
 namespace tandem::bench {
 namespace {
@@ -35,7 +39,9 @@ HttpTarget TargetOf(const HttpTarget& target, const std::string& path) {
 Probe::Probe(const HttpTarget& target, const ProbeOptions& options)
     : target_(TargetOf(target, options.path)),
       path_(options.path.substr(PathBegin(options.path))),
-      options_(options) {
+      options_(options),
+      keeps_noting_(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+  if (keeps_noting_) NoteArrivals(keeps_noting_.fd());
   TANDEM_CHECK(options.interval_s > 0);
   summary_.path = options.path;
   thread_ = std::thread([this] { Run(); });
@@ -59,6 +65,7 @@ ProbeSummary Probe::Stop() {
 }
 
 void Probe::Run() {
+  NameThisThread("tandem-probe");
   const double begin = Now();
   int64_t n_asked = 0;
   do {
@@ -70,16 +77,20 @@ void Probe::Run() {
 }
 
 void Probe::AskOnce(double due_s) {
-  int status = 0;
-  const auto fault =
-      ErrorOf([&] { status = Ask(target_, "GET", path_, "", options_.timeout_s).status; });
-  if (status == 200) {
+  HttpAnswer answer;
+  const double began_s = Now();
+  const auto fault = ErrorOf([&] { answer = Ask(target_, "GET", path_, "", options_.timeout_s); });
+  const double arrived_s = Now() - answer.age_s;
+  if (answer.status == 200) {
     ++summary_.ok;
-    times_ms_.push_back((Now() - due_s) * 1e3);
-    return;
+    // A request that was due before the last answer has waited for the server. One that began late
+    // for another reason has not.
+    const double waited_s = std::max(0.0, free_since_s_ - due_s);
+    times_ms_.push_back((waited_s + arrived_s - began_s) * 1e3);
+  } else if (summary_.failed++ == 0) {
+    summary_.fault = fault ? fault->what() : "status " + std::to_string(answer.status);
   }
-  if (summary_.failed++ > 0) return;
-  summary_.fault = fault ? fault->what() : "status " + std::to_string(status);
+  free_since_s_ = arrived_s;
 }
 
 }  // namespace tandem::bench

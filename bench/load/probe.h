@@ -17,7 +17,9 @@ struct ProbeOptions {
   double timeout_s = 10;  // of one request
 };
 
-// Latencies of a probe, in milliseconds, from the time that a request was due to its whole answer.
+// Latencies of a probe, in milliseconds, from the time that a request was due to the arrival of its
+// whole answer. Waits of the probe's own thread for a core are not in them, except between the
+// start of the connection and the end of the request's bytes.
 struct ProbeSummary {
   std::string path;    // as given
   int64_t ok = 0;      // status 200
@@ -51,6 +53,8 @@ class Probe {
   const std::string path_;
   const ProbeOptions options_;
   std::atomic<bool> stopping_{false};
+  Socket keeps_noting_;           // so that the kernel notes arrivals between requests too
+  double free_since_s_ = 0;       // of the thread: the arrival of the last answer
   ProbeSummary summary_;          // of the thread until it has ended
   std::vector<double> times_ms_;  // likewise; of answers with status 200
   std::thread thread_;

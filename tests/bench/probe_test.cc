@@ -16,10 +16,13 @@ namespace tandem::bench {
 namespace {
 
 // Answers the n-th connection with status 200 or, from `failing_from` on, with 503, until the end.
+// The first answer takes `first_pause`.
 class PlainServer {
  public:
-  explicit PlainServer(int failing_from)
-      : listener_(socket(AF_INET, SOCK_STREAM, 0)), failing_from_(failing_from) {
+  explicit PlainServer(int failing_from, std::chrono::milliseconds first_pause = {})
+      : listener_(socket(AF_INET, SOCK_STREAM, 0)),
+        failing_from_(failing_from),
+        first_pause_(first_pause) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -52,6 +55,7 @@ class PlainServer {
         request.append(buffer, static_cast<size_t>(got));
       }
       if (n_answered_ == 0) first_request_ = request;
+      if (n_answered_ == 0) std::this_thread::sleep_for(first_pause_);
       const std::string status = n_answered_ >= failing_from_ ? "503 Busy" : "200 OK";
       const std::string answer = "HTTP/1.1 " + status + "\r\nContent-Length: 2\r\n\r\nok";
       send(connection.fd(), answer.data(), answer.size(), MSG_NOSIGNAL);
@@ -61,6 +65,7 @@ class PlainServer {
 
   Socket listener_;
   const int failing_from_;
+  const std::chrono::milliseconds first_pause_;
   HttpTarget target_;
   std::string first_request_;  // complete before n_answered_ is 1
   std::atomic<int> n_answered_ = 0;
@@ -85,6 +90,18 @@ TEST(Probe, AsksThePathAgainAndAgain) {
   EXPECT_LE(summary.p50, summary.p99);
   EXPECT_LE(summary.p99, summary.p999);
   EXPECT_LE(summary.p999, summary.max);
+}
+
+// Request n was due n ms after the first one, which took 200 ms.
+TEST(Probe, RequestsThatWereDueMeanwhileHaveWaitedForTheServer) {
+  PlainServer server(1 << 30, std::chrono::milliseconds(200));
+
+  const ProbeSummary summary = ProbeUntil(server, 20);
+
+  EXPECT_GE(summary.max, 200);
+  if (summary.ok <= 40) {
+    EXPECT_GE(summary.p50, 150);
+  }
 }
 
 TEST(Probe, AsksAnotherPortWithoutTheKey) {
