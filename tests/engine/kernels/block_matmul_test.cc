@@ -345,6 +345,34 @@ TEST_P(BlockMatMulTest, EveryTableGivesTheBitsOfTheReferenceForAnyNumberOfRows) 
   }
 }
 
+// Many rows are multiplied in another form on AVX2, in blocks of 192 rows and eight groups.
+TEST_P(BlockMatMulTest, ManyRowsGiveTheBitsOfTheReference) {
+  std::mt19937 rng(9);
+  constexpr int64_t kN = 37;
+  constexpr int64_t kK = 300;
+  const Activations random = Activations::Random(205, kK, 10);
+  const Activations extreme(205, kK, [&](int64_t, int64_t) { return rng() % 2 == 0 ? 127 : -127; });
+  const Blocks any = Blocks::Random(BlockFormat::kInt8, kN, kK, 11);
+  const Blocks ends(BlockFormat::kInt8, kN, kK, [&](int64_t, int64_t) {
+    BlockGroup group{.scale = FloatToF16(0.5f)};
+    for (int8_t& q : group.q) q = rng() % 2 == 0 ? 127 : -128;
+    return group;
+  });
+  const std::vector<float> bias(kN, 0.3f);
+  for (const auto& [a, w] : {std::pair(&random, &any), std::pair(&extreme, &ends)}) {
+    const Quantized x(Reference(), *a, BlockFormat::kInt8);
+    for (const int64_t rows : {47, 48, 59, 205}) {
+      for (const ProductOptions& options :
+           {ProductOptions{.rows = rows},
+            ProductOptions{.bias = bias.data(), .accumulate = true, .rows = rows}}) {
+        EXPECT_TRUE(SameBits(Product(table(), x, a->m, *w, options),
+                             Product(Reference(), x, a->m, *w, options)))
+            << rows << " rows";
+      }
+    }
+  }
+}
+
 // The largest sums of a group: 32 * 127 * 128 in magnitude, with every sign.
 TEST_P(BlockMatMulTest, ExtremesNeverSaturate) {
   constexpr int64_t kK = 64;
