@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
 #include "engine/ops/attention.h"
 
