@@ -181,8 +181,8 @@ struct AttentionArgs {
   // AttentionScratchBytes, aligned to 64: queries and one tile of keys and values, widened.
   std::byte* scratch = nullptr;
 
-  // Kv heads side by side in each block, each with `rows` rows: kv head h's queries and states are
-  // those from row h * rows, its keys and values begin h * the bytes of a head further.
+  // Kv heads side by side in each block. The queries and states of kv head h begin at row h * rows.
+  // Its keys begin h * key_head_bytes after those of head 0, its values h * value_head_bytes.
   int64_t n_kv_heads = 1;
   int64_t key_head_bytes = 0;
   int64_t value_head_bytes = 0;

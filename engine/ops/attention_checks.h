@@ -5,7 +5,7 @@
 
 namespace tandem::engine {
 
-// What attention requires of its shapes and its slices.
+// Checks what attention requires of a spec.
 inline void CheckAttention(const AttentionSpec& spec) {
   TANDEM_CHECK(spec.n_kv_heads > 0 && spec.n_heads % spec.n_kv_heads == 0 && spec.head_dim > 0 &&
                spec.v_head_dim >= 0);

@@ -58,7 +58,7 @@ int8_t Nearest(float x) {
   return static_cast<int8_t>(x + kShift - kShift);
 }
 
-// The scale of one token's head, and what multiplies its elements. Both are 0 for a head of zeros,
+// The scale of one token's head, and the factor of its elements. Both are 0 for a head of zeros,
 // or of numbers so small that the scale would be subnormal.
 struct Int8Scale {
   float scale;

@@ -57,7 +57,7 @@ class BatchStore {
   bool UsesFile(const std::string& file_id);
 
   // Changes a batch and returns it; no other change comes in between. The change is on disk at
-  // return. A batch with a terminal status stays as it is. REQUIRES: the batch exists; `change`
+  // return. A batch with a terminal status never changes. REQUIRES: the batch exists; `change`
   // does not call the store.
   Batch Update(const std::string& id, const std::function<void(Batch&)>& change);
   // As Update, for work that began with `batch`. Throws as FindOurs, and changes nothing then.

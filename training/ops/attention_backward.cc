@@ -7,8 +7,8 @@
 //   dP = dO V^T             dS = P (dP - rowsum(dO O)) scale
 //   dV^T += dO^T P          dK^T += Q^T dS          dQ = dS K
 // dV and dK are transposed, so that the gradient kernel can write P and dS directly as panels. A
-// strip of query blocks meets one tile of keys after the other: a tile's keys, values and gradients
-// come from memory once per strip, and everything else stays in the second-level cache. A sum over
+// strip of query blocks meets one tile of keys after the other. A tile's keys, values and gradients
+// come from memory once per strip. Everything else stays in the second-level cache. A sum over
 // queries or keys still takes its blocks in ascending order.
 // One task owns a (segment, KV head): tasks share nothing and every order is fixed. Keys of another
 // segment are never met.

@@ -51,20 +51,20 @@ class Carver {
 
 template <class T>
 struct BackwardBuffers {
-  // Of a segment.
+  // These belong to a segment.
   T* key_panels;         // [keys/16][dim/pair][16][pair]: lanes = keys
   T* value_panels;       // the same for V, with its own dim, as dv and dout
   T* key_columns;        // per chunk [dim/16][chunk/pair][16][pair]: lanes = dims
   float* dk_transposed;  // [dim, GradientStride(keys)]
   float* dv_transposed;
-  // Of a strip of queries, one block after the other.
+  // These belong to a strip of queries, one block after the other.
   T* q_rows;  // [strip, padded dim]
   T* dout_rows;
   T* q_transposed;  // per block [dim, padded rows]
   T* dout_transposed;
   float* dq;     // [strip, dim]
   float* delta;  // [strip]
-  // Of a block of queries and a tile of keys.
+  // These belong to a block of queries and a tile of keys.
   float* scores;  // [block, kScoreStride]
   float* dp;
   T* p_panels;  // [block, kKeysAtOnce]

@@ -8,7 +8,7 @@
 namespace tandem::engine::reference {
 namespace {
 
-// Below, with what the files declare.
+// Defined below: its body uses the files that are included next.
 template <class T>
 void AttentionGradient(const AttentionGradientArgs<T>& a) noexcept;
 
