@@ -8,18 +8,22 @@
 #include "engine/ops/parallel.h"
 
 // A task is some query rows of one slice against some kv heads: all heads of their groups, so that
-// keys and values are read once. Many rows take one kv head and all chunks of keys. Few rows take
-// one chunk and several kv heads, which lie side by side: their reads are longer. Chunks are merged
-// in order, so tasks change speed, never a result.
+// keys and values are read once. Many rows take one kv head and all chunks of keys. Fewer rows take
+// one chunk. Few rows also take several kv heads, which lie side by side: their reads are longer.
+// Chunks are merged in order, so tasks change speed, never a result.
 namespace tandem::engine {
 namespace {
 
 static_assert(kTokensPerBlock == kLanes);
 
-constexpr int64_t kRowsPerTask = 192;  // query rows times heads of the group
-constexpr int64_t kFewRows = 16;
-constexpr int64_t kMostKvHeads = 8;  // of a task with few rows
-constexpr int64_t kLeastTasks = 16;  // for many cores; one kv head a task may still leave fewer
+// Rows are query rows times heads of the group.
+constexpr int64_t kMostRows = 192;  // of a task
+constexpr int64_t kCutRows = 48;    // at most so many are cut by chunk
+constexpr int64_t kFewRows = 16;    // at most so many take several kv heads
+constexpr int64_t kMostKvHeads = 8;
+// So that the last tasks of a call leave few threads idle.
+constexpr int64_t kAttentionTasksPerThread = 4;
+constexpr int64_t kLeastTasks = 16;
 
 // Some rows of a slice, and the chunks of keys that any of them sees.
 struct QueryRows {
@@ -64,53 +68,77 @@ struct Task {
   AttentionState part;  // of a task that is a part, else empty
 };
 
-// The number of kv heads of a task with few rows: as many as leave kLeastTasks.
-int64_t KvHeadsOfFewRows(const AttentionSpec& spec, std::span<const AttentionSlice> slices,
-                         int64_t most_queries, int64_t few_queries) {
-  int64_t chunks = 0;
-  for (const AttentionSlice& slice : slices) {
-    for (int64_t first = 0; first < slice.n_rows;) {
-      const QueryRows rows = RowsAt(spec, slice, first, most_queries);
-      if (rows.count <= few_queries) chunks += rows.end_chunk - rows.first_chunk;
+// How the slices of a call are cut into tasks. Only whole slices are cut by chunk, so a long
+// prompt leaves no parts to merge.
+struct AttentionCut {
+  int64_t most_queries;    // of a task
+  int64_t cut_queries;     // slices of at most so many take one chunk of keys a task
+  int64_t few_queries;     // slices of at most so many take several kv heads a task
+  int64_t n_few_kv_heads;  // the several
+};
+
+// Calls visit(slice, rows, n_kv_heads, n_chunks) for rows whose tasks have so many heads and
+// chunks.
+template <class Visit>
+void ForEachRows(const AttentionSpec& spec, std::span<const AttentionSlice> slices,
+                 const AttentionCut& cut, const Visit& visit) {
+  for (size_t s = 0; s < slices.size(); ++s) {
+    const int64_t n_rows = slices[s].n_rows;
+    for (int64_t first = 0; first < n_rows;) {
+      const QueryRows rows = RowsAt(spec, slices[s], first, cut.most_queries);
       first += rows.count;
+      visit(static_cast<int64_t>(s), rows,
+            n_rows <= cut.few_queries ? cut.n_few_kv_heads : int64_t{1},
+            n_rows <= cut.cut_queries ? int64_t{1} : rows.end_chunk - rows.first_chunk);
     }
   }
-  int64_t heads = std::clamp<int64_t>(chunks * spec.n_kv_heads / kLeastTasks, 1,
-                                      std::min(kMostKvHeads, spec.n_kv_heads));
-  while (spec.n_kv_heads % heads != 0) --heads;
-  return heads;
+}
+
+// Tasks have fewer rows and fewer kv heads if kAttentionTasksPerThread a thread would not remain.
+AttentionCut CutAttention(const AttentionSpec& spec, std::span<const AttentionSlice> slices,
+                          int n_threads) {
+  const int64_t group = spec.n_heads / spec.n_kv_heads;
+  const int64_t wanted = std::max<int64_t>(kLeastTasks, kAttentionTasksPerThread * n_threads);
+  AttentionCut cut = {.most_queries = std::max<int64_t>(1, kMostRows / group),
+                      .cut_queries = std::max<int64_t>(1, kCutRows / group),
+                      .few_queries = kFewRows / group,
+                      .n_few_kv_heads = 1};
+  int64_t tasks = 0;
+  int64_t few_tasks = 0;
+  const auto count = [&](int64_t slice, const QueryRows& rows, int64_t, int64_t n_chunks) {
+    const int64_t added = (rows.end_chunk - rows.first_chunk) / n_chunks * spec.n_kv_heads;
+    tasks += added;
+    if (slices[static_cast<size_t>(slice)].n_rows <= cut.few_queries) few_tasks += added;
+  };
+  ForEachRows(spec, slices, cut, count);
+  if (tasks < wanted) cut.most_queries = std::max<int64_t>(1, cut.most_queries / 2);
+  cut.n_few_kv_heads =
+      std::min(std::clamp<int64_t>(few_tasks / wanted, 1, kMostKvHeads), spec.n_kv_heads);
+  while (spec.n_kv_heads % cut.n_few_kv_heads != 0) --cut.n_few_kv_heads;
+  return cut;
 }
 
 // Calls visit(task) for all tasks. The parts of the same rows and heads follow each other.
 template <class Visit>
 void ForEachTask(const AttentionSpec& spec, std::span<const AttentionSlice> slices,
-                 const Visit& visit) {
-  const int64_t group = spec.n_heads / spec.n_kv_heads;
-  const int64_t most_queries = std::max<int64_t>(1, kRowsPerTask / group);
-  const int64_t few_queries = kFewRows / group;
-  const int64_t heads_of_few = KvHeadsOfFewRows(spec, slices, most_queries, few_queries);
-  for (size_t s = 0; s < slices.size(); ++s) {
-    for (int64_t first = 0; first < slices[s].n_rows;) {
-      const QueryRows rows = RowsAt(spec, slices[s], first, most_queries);
-      first += rows.count;
-      const bool is_few = rows.count <= few_queries;
-      const int64_t heads = is_few ? heads_of_few : 1;
-      const int64_t chunks = is_few ? 1 : rows.end_chunk - rows.first_chunk;
-      for (int64_t h = 0; h < spec.n_kv_heads; h += heads) {
-        for (int64_t c = rows.first_chunk; c < rows.end_chunk; c += chunks) {
-          const int64_t n_parts = (rows.end_chunk - rows.first_chunk) / chunks;
-          visit(Task{.slice = static_cast<int64_t>(s),
-                     .rows = rows,
-                     .kv_head = h,
-                     .n_kv_heads = heads,
-                     .first_chunk = c,
-                     .end_chunk = c + chunks,
-                     .n_parts = c == rows.first_chunk ? n_parts : 0,
-                     .part = {}});
-        }
+                 const AttentionCut& cut, const Visit& visit) {
+  const auto tasks_of_rows = [&](int64_t slice, const QueryRows& rows, int64_t n_kv_heads,
+                                 int64_t n_chunks) {
+    for (int64_t h = 0; h < spec.n_kv_heads; h += n_kv_heads) {
+      for (int64_t c = rows.first_chunk; c < rows.end_chunk; c += n_chunks) {
+        const int64_t n_parts = (rows.end_chunk - rows.first_chunk) / n_chunks;
+        visit(Task{.slice = slice,
+                   .rows = rows,
+                   .kv_head = h,
+                   .n_kv_heads = n_kv_heads,
+                   .first_chunk = c,
+                   .end_chunk = c + n_chunks,
+                   .n_parts = c == rows.first_chunk ? n_parts : 0,
+                   .part = {}});
       }
     }
-  }
+  };
+  ForEachRows(spec, slices, cut, tasks_of_rows);
 }
 
 int64_t StateFloats(int64_t rows, int64_t acc_stride) {
@@ -196,6 +224,7 @@ class AttentionRun {
 
  private:
   void ListTasks() {
+    const AttentionCut cut = CutAttention(spec_, slices_, ops_.pool().n_threads());
     int64_t most_rows = 0;
     int64_t part_floats = 0;
     const auto count = [&](const Task& task) {
@@ -203,7 +232,7 @@ class AttentionRun {
       most_rows = std::max(most_rows, RowsOfTask(task));
       if (IsPart(task)) part_floats += StateFloats(RowsOfTask(task), acc_stride_);
     };
-    ForEachTask(spec_, slices_, count);
+    ForEachTask(spec_, slices_, cut, count);
     const auto task_bytes = RoundUp<size_t>(static_cast<size_t>(n_tasks_) * sizeof(Task), 64);
     std::byte* const shared =
         ops_.SharedScratch(task_bytes + static_cast<size_t>(part_floats) * sizeof(float));
@@ -219,7 +248,7 @@ class AttentionRun {
       }
       ++next;
     };
-    ForEachTask(spec_, slices_, list);
+    ForEachTask(spec_, slices_, cut, list);
     const int64_t kernel_bytes =
         AttentionScratchBytes(most_rows, q_stride_, q_stride_, RowStride(kv_.dtype, value_dim_));
     ReserveWorkerScratch(ops_,

@@ -1,3 +1,4 @@
+#include "engine/base/trace/parallel_trace.h"
 #include "tests/engine/ops/attention_fixture.h"
 
 namespace tandem::engine {
@@ -187,42 +188,91 @@ TEST_P(AttentionTest, LongPrefillInAnyChunksHasTheSameBits) {
   EXPECT_TRUE(whole == result);
 }
 
+// Attention over slices of one sequence whose keys and values are in the cache.
+struct Cached {
+  AttentionSpec spec;
+  int64_t length;
+  Sequence s;
+  std::vector<BlockId> blocks;
+  TestCache cache;
+
+  Cached(OpsContext& ops, const AttentionSpec& with, int64_t n, KvFormat format)
+      : spec(with),
+        length(n),
+        s(DType::kBF16, spec, length, 5),
+        blocks(ScatteredBlocks(0, BlocksFor(length))),
+        cache(DType::kBF16, spec, BlocksFor(length), format) {
+    s.sinks = RandomFloats(spec.n_heads, 9);
+    const AttentionSlice all = {0, length, 0, blocks};
+    WriteKv(ops, spec, s.k.Rows(0, length), s.v.Rows(0, length), {&all, 1}, cache.view());
+  }
+
+  // Slices follow each other in the batch and in the sequence.
+  void Attend(OpsContext& ops, const std::vector<AttentionSlice>& slices, Result& result) {
+    const int64_t first = slices[0].first_position;
+    const int64_t rows = slices.back().first_row + slices.back().n_rows;
+    Attention(ops, spec, s.q.Rows(first, rows), slices, cache.view(), result.out.Rows(first, rows),
+              result.lse.data() + first * spec.n_heads, s.sinks_or_null());
+  }
+};
+
 // Few rows at depth are cut into chunks of keys and groups of kv heads, many rows are not.
 TEST_P(AttentionTest, FewRowsOfManyHeadsHaveTheBitsOfManyRows) {
-  constexpr int64_t kLast = 24;
+  constexpr int64_t kLast = 30;
+  const std::pair<int64_t, int64_t> heads[] = {{32, 16}, {10, 5}, {24, 1}};
   for (const KvFormat format : {KvFormat::kCompute, KvFormat::kInt8}) {
-    for (const int64_t window : {0, 1500}) {
-      AttentionSpec spec = Spec(32, 16, 16);
-      spec.window = window;
-      const int64_t length = 2 * kKeyChunk + 70;
-      Sequence s(DType::kBF16, spec, length, 5);
-      s.sinks = RandomFloats(spec.n_heads, 9);
-      const std::vector<BlockId> blocks = ScatteredBlocks(0, BlocksFor(length));
-      TestCache cache(DType::kBF16, spec, BlocksFor(length), format);
-      TestOps ops(table(), 3);
-      const AttentionSlice all = {0, length, 0, blocks};
-      WriteKv(ops, spec, s.k.Rows(0, length), s.v.Rows(0, length), {&all, 1}, cache.view());
-      // Each slice is some of the last rows.
-      const auto attend = [&](const std::vector<AttentionSlice>& slices, const Result& result) {
-        const int64_t first = slices[0].first_position;
-        const int64_t rows = slices.back().first_row + slices.back().n_rows;
-        Attention(ops, spec, s.q.Rows(first, rows), slices, cache.view(),
-                  result.out.Rows(first, rows),
-                  const_cast<float*>(result.lse.data()) + first * spec.n_heads, s.sinks_or_null());
-      };
-      Result many(DType::kBF16, spec, length);
-      attend({{0, kLast, length - kLast, blocks}}, many);
+    for (size_t i = 0; i < std::size(heads); ++i) {
+      for (const int64_t window : {0, 1500}) {
+        AttentionSpec spec = Spec(heads[i].first, heads[i].second, 16);
+        spec.window = window;
+        TestOps ops(table(), 3);
+        TestOps many_threads(table(), 9);
+        Cached c(ops, spec, 2 * kKeyChunk + 70, format);
+        const int64_t from = c.length - kLast;
+        Result many(DType::kBF16, spec, c.length);
+        c.Attend(ops, {{0, kLast, from, c.blocks}}, many);
 
-      Result alone(DType::kBF16, spec, length);
-      for (int64_t r = 0; r < kLast; r += 3) attend({{0, 3, length - kLast + r, blocks}}, alone);
-      EXPECT_TRUE(many == alone) << window;
+        for (TestOps* const used : {&ops, &many_threads}) {
+          Result alone(DType::kBF16, spec, c.length);
+          for (int64_t r = 0; r < kLast; r += 3) {
+            c.Attend(*used, {{0, 3, from + r, c.blocks}}, alone);
+          }
+          EXPECT_TRUE(many == alone) << spec.n_heads << " " << window;
 
-      Result together(DType::kBF16, spec, length);
-      std::vector<AttentionSlice> slices;
-      for (int64_t r = 0; r < kLast; ++r) slices.push_back({r, 1, length - kLast + r, blocks});
-      attend(slices, together);
-      EXPECT_TRUE(many == together) << window;
+          Result together(DType::kBF16, spec, c.length);
+          std::vector<AttentionSlice> slices;
+          for (int64_t r = 0; r < kLast; ++r) slices.push_back({r, 1, from + r, c.blocks});
+          c.Attend(*used, slices, together);
+          EXPECT_TRUE(many == together) << spec.n_heads << " " << window;
+        }
+      }
     }
+  }
+}
+
+// Tasks of one call: slices by rows, kv heads and threads.
+TEST(AttentionTasks, SufficeForManyThreads) {
+  struct Case {
+    int64_t n_heads, n_kv_heads, rows;
+    int n_threads;
+    size_t want;
+  };
+  constexpr int64_t kChunks = 3;
+  constexpr Case kCases[] = {
+      {32, 16, 1, 2, kChunks * 8},                            // two kv heads a task
+      {32, 16, 1, 20, kChunks * 16}, {24, 1, 1, 2, kChunks},  // one query of a large group
+      {32, 16, 20, 2, kChunks * 16}, {8, 2, 96, 2, 2 * 4},    // few tasks: half the rows in each
+      {32, 8, 96, 2, 8 * 2},         {32, 8, 96, 20, 8 * 4}};
+  for (const Case& c : kCases) {
+    TestOps ops(Kernels(), c.n_threads);
+    Cached cached(ops, Spec(c.n_heads, c.n_kv_heads, 8), 2 * kKeyChunk + 100, KvFormat::kCompute);
+    Result result(DType::kBF16, cached.spec, cached.length);
+    ParallelTrace trace;
+    cached.Attend(ops, {{0, c.rows, cached.length - c.rows, cached.blocks}}, result);
+    const ParallelRecord record = trace.Take();
+    ASSERT_FALSE(record.regions.empty());
+    EXPECT_EQ(record.regions[0].task_seconds.size(), c.want)
+        << c.n_heads << " heads, " << c.rows << " rows, " << c.n_threads << " threads";
   }
 }
 
