@@ -93,7 +93,7 @@ struct AttentionGradientArgs {
   float soft_cap;  // 0: off
   T* p_panels;
   T* ds_panels;
-  T* ds_rows;  // [rows, n_keys]
+  T* ds_rows;  // [padded_rows, n_keys]
 };
 
 // dz = (likelihood_factor * exp(z - lse) - [column == target]) * weight, in T. dz may begin where z
