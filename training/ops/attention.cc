@@ -13,6 +13,7 @@
 
 #include "engine/base/check.h"
 #include "engine/kernels/training_kernels.h"
+#include "engine/ops/parallel.h"
 #include "engine/tensor/bfloat16.h"
 
 namespace tandem::training {
@@ -73,11 +74,11 @@ void AttentionForward(OpsContext& ops, const AttentionSpec& spec, const ConstMat
 
 void SinkBackward(OpsContext& ops, const AttentionSpec& spec, const float* sinks,
                   const ConstMatrix& out, const float* lse, const float* dout, float* dsinks) {
-  TANDEM_CHECK(spec.value_dim() <= 512);
   const auto& gradients = engine::TrainingKernels(ops.kernels());
   const int64_t dim = spec.value_dim();
-  ops.pool().ParallelFor(spec.n_heads, [&](int64_t head, int) {
-    float out_row[512];
+  engine::ReserveWorkerScratch(ops, static_cast<size_t>(dim) * sizeof(float));
+  ops.pool().ParallelFor(spec.n_heads, [&](int64_t head, int worker) {
+    float* const out_row = reinterpret_cast<float*>(ops.WorkerScratch(worker, 0));
     for (int64_t row = 0; row < out.rows; ++row) {
       for (int64_t i = 0; i < dim; ++i) {
         const int64_t at = row * out.stride + head * dim + i;

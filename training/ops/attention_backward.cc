@@ -22,6 +22,7 @@
 #include "engine/kernels/arithmetic.h"
 #include "engine/kernels/training_kernels.h"
 #include "engine/ops/lane_panels.h"
+#include "engine/ops/parallel.h"
 #include "engine/tensor/bfloat16.h"
 #include "training/ops/attention.h"
 #include "training/ops/attention_buffers.h"
@@ -102,7 +103,7 @@ struct BackwardTask {
     const int64_t dim = spec.head_dim;
     const int64_t value_dim = spec.value_dim();
     const int64_t keys = RoundUp(segment.n_rows, kLanes);
-    Carver carver(ops.WorkerScratch(worker, BackwardBytes<T>(segment.n_rows, spec)));
+    Carver carver(ops.WorkerScratch(worker, 0));
     const BackwardBuffers<T> b(carver, keys, spec);
     for (int64_t first = 0; first < segment.n_rows; first += kKeyChunkRows) {
       PackKeys(segment, kv_head, first, b);
@@ -229,7 +230,7 @@ struct BackwardTask {
       T* q_to = q_rows + r * padded_dim;
       CopyPart(q, block.first_row() + r, block.head * dim, dim, q_to);
       if (padded_dim > dim) q_to[dim] = T{};
-      float out_row[512];
+      float* const out_row = b.scores;  // free until the first tile
       CopyPart(out, block.first_row() + r, block.head * value_dim, value_dim, out_row);
       b.delta[block.in_strip + r] = gradients.dot(dout_from + r * ld_out, out_row, value_dim);
     }
@@ -359,6 +360,9 @@ void RunBackward(const BackwardTask<T>& task, std::span<const Segment> segments)
   for (const Segment& segment : segments) by_length.push_back(&segment);
   std::ranges::stable_sort(by_length, std::ranges::greater(), &Segment::n_rows);
   const int64_t n_kv_heads = task.spec.n_kv_heads;
+  if (!segments.empty()) {
+    engine::ReserveWorkerScratch(task.ops, BackwardBytes<T>(by_length[0]->n_rows, task.spec));
+  }
   task.ops.pool().ParallelFor(
       static_cast<int64_t>(segments.size()) * n_kv_heads, [&](int64_t index, int worker) {
         task.Run(*by_length[static_cast<size_t>(index / n_kv_heads)], index % n_kv_heads, worker);
@@ -378,7 +382,8 @@ void AttentionBackward(OpsContext& ops, const AttentionSpec& spec, const ConstMa
                        const ConstMatrix& k, const ConstMatrix& v, const ConstMatrix& out,
                        const float* lse, const float* dout, std::span<const Segment> segments,
                        float* dq, float* dk, float* dv) {
-  TANDEM_CHECK(spec.value_dim() <= 512);
+  TANDEM_CHECK(k.dtype == q.dtype && v.dtype == q.dtype && out.dtype == q.dtype);
+  TANDEM_CHECK(spec.value_dim() <= kQueryBlock * kScoreStride);
   if (q.dtype == DType::kBF16 && MultipliesPairs(ops.kernels())) {
     RunBackward(BackwardTask<Bf16>{ops, spec, q, k, v, out, lse, dout, dq, dk, dv}, segments);
   } else {

@@ -43,10 +43,10 @@ class Scratch {
   }
 
  private:
-  // Workers share attention by rows and KV heads, so some may get no part.
+  // Any worker may take a part, and keeps the scratch. One part alone always goes to the first.
   void TakeAttention(const engine::AttentionSpec& spec) {
     const int64_t tasks = std::max<int64_t>(1, p_.rows / p_.row_length) * spec.n_kv_heads;
-    attending_ = std::max(attending_, std::min<int64_t>(threads_, tasks));
+    attending_ = std::max(attending_, tasks == 1 ? 1 : threads_);
     attention_ = std::max(attention_, AttentionBackwardScratchBytes(spec, p_.dtype, p_.row_length));
   }
 

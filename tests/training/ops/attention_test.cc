@@ -152,6 +152,11 @@ TEST(AttentionBackward, ValuesNarrowerAndWiderThanKeys) {
   ExpectGradients(AttentionCase(4, 2, 12, {5, 11}, 0, 0, 7));
   ExpectGradients(AttentionCase(2, 1, 6, {13}, 4, 0, 10));
 }
+TEST(AttentionBackward, WideHeadsWithSinks) {
+  AttentionCase c(1, 1, 40, {5}, 0, 0, 1024);
+  c.sinks = RandomFloats(1, 5);
+  ExpectGradients(c);
+}
 TEST(AttentionBackward, SoftCap) { ExpectGradients(AttentionCase(2, 1, 8, {10}, 0, 2.0f)); }
 
 TEST(AttentionBackward, RowsOfAChunkGiveNoGradientToKeysOfAnother) {
@@ -231,8 +236,15 @@ TEST(AttentionBackward, DocumentsOfAPackedRowHaveTheBitsOfEachAlone) {
 
 // Several strips of queries, tiles of keys that begin before a block's window, and ragged ends.
 TEST(AttentionBackward, SegmentsOfSeveralStripsAgreeBetweenTables) {
-  for (const int64_t window : {0, 200}) {
-    const AttentionCase c(2, 1, 20, {1301, 700}, window);
+  struct Form {
+    int64_t window, chunk, v_dim;
+    float soft_cap;
+  };
+  for (const auto& [window, chunk, v_dim, soft_cap] :
+       {Form{0, 0, 0, 0}, Form{200, 0, 12, 0}, Form{0, 592, 0, 0}, Form{0, 0, 28, 2.0f}}) {
+    AttentionCase c(2, 1, 20, {1301, 700}, window, soft_cap, v_dim);
+    c.spec.chunk = chunk;
+    SCOPED_TRACE("window " + std::to_string(window) + ", chunk " + std::to_string(chunk));
     std::vector<Gradients> results;
     OnEveryTable([&](engine::OpsContext& ops) {
       results.push_back(Backward(ops, c, engine::DType::kF32));
@@ -240,9 +252,9 @@ TEST(AttentionBackward, SegmentsOfSeveralStripsAgreeBetweenTables) {
     });
     for (size_t i = 1; i < results.size(); ++i) {
       const double bound = i % 2 == 0 ? 1e-5 : 2e-2;
-      EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), bound) << window;
-      EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), bound) << window;
-      EXPECT_LT(RelativeError(results[i].dv, Widen(results[0].dv)), bound) << window;
+      EXPECT_LT(RelativeError(results[i].dq, Widen(results[0].dq)), bound);
+      EXPECT_LT(RelativeError(results[i].dk, Widen(results[0].dk)), bound);
+      EXPECT_LT(RelativeError(results[i].dv, Widen(results[0].dv)), bound);
     }
   }
 }
