@@ -80,7 +80,9 @@ void Probe::AskOnce(double due_s) {
   HttpAnswer answer;
   const double began_s = Now();
   const auto fault = ErrorOf([&] { answer = Ask(target_, "GET", path_, "", options_.timeout_s); });
-  const double arrived_s = Now() - answer.age_s;
+  // The age comes from a clock that may be set meanwhile.
+  const double now_s = Now();
+  const double arrived_s = now_s - std::min(answer.age_s, now_s - began_s);
   if (answer.status == 200) {
     ++summary_.ok;
     // A request that was due before the last answer has waited for the server. One that began late
