@@ -367,6 +367,8 @@ std::optional<std::string> BatchRun::WriteFile(const std::string& id, const char
       file.Write(UndoneLine(line) + "\n");
     }
   }
+  // If another replica has the batch by now, the file of this id may be its own.
+  environment_.store.FindOurs(batch_);
   environment_.files.Add(std::move(file), {.filename = batch_.id + suffix,
                                            .purpose = "batch_output",
                                            .expires_after_s = batch_.output_expires_after_s,

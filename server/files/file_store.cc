@@ -69,15 +69,6 @@ std::optional<std::string_view> TextOrNull(const std::string& text) {
   return text.empty() ? std::nullopt : std::optional<std::string_view>(text);
 }
 
-// Removes the file at `path` on destruction, unless the table lists it by then.
-struct Unlisted {
-  std::filesystem::path path;  // empty: the table lists it
-  ~Unlisted() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove(path, ignored);
-  }
-};
-
 // Length in bytes of the UTF-8 character at the start of `text`; 0 if invalid.
 size_t CharacterBytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -173,28 +164,6 @@ void FileStore::Insert(const StoredFile& file) {
   query.Bind(file.expires_at).Bind(file.owner);
   query.Bind(TextOrNull(file.blob)).Bind(TextOrNull(file.sha256));
   query.Next();
-}
-
-StoredFile FileStore::Add(TemporaryFile temporary, const NewFile& about) {
-  StoredFile file;
-  file.id = about.id.empty() ? NewId() : about.id;
-  file.bytes = temporary.bytes();
-  file.filename = about.filename;
-  file.purpose = about.purpose;
-  file.owner = about.owner;
-  const LocalBlob pinned = cache_.Pin(file.id);
-  Unlisted unlisted{PathOf(file.id)};
-  Publish(std::move(temporary), file);  // outside the lock: it can take seconds
-
-  const std::lock_guard lock(mutex_);
-  file.created_at = Now();
-  if (about.expires_after_s) file.expires_at = file.created_at + *about.expires_after_s;
-  ListFile(file);
-  unlisted.path.clear();
-  if (file.expires_at) next_expiry_ = std::min(next_expiry_, *file.expires_at);
-  RemoveExpired();
-  spdlog::info("file_stored id={} bytes={} purpose={}", file.id, file.bytes, file.purpose);
-  return file;
 }
 
 std::optional<StoredFile> FileStore::FindLocked(const std::string& id) {

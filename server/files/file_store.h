@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "engine/base/error.h"
 #include "server/blobs/blob_cache.h"
 #include "server/blobs/blob_store.h"
 #include "server/database/database.h"
@@ -95,7 +96,9 @@ class FileStore {
   static std::string NewId();
   // Creates the temporary file of an upload. Throws kIo, and kUnavailable (insufficient_storage).
   TemporaryFile BeginFile();
-  // Publishes a file: on disk and in the table at return. Throws as BeginFile.
+  // Publishes a file: on disk and in the table at return. Throws as BeginFile, and as Database.
+  // Then the table may have the file all the same, if the answer of the database was lost; its
+  // bytes stay.
   StoredFile Add(TemporaryFile file, const NewFile& about);
 
   std::optional<StoredFile> Find(const std::string& id);
@@ -135,6 +138,7 @@ class FileStore {
   int64_t Now() const;
 
   void Publish(TemporaryFile temporary, StoredFile& file);
+  void RemoveUnlisted(const std::string& id, const Error& why);
   void MakeRoom(int64_t extra);
   void DeleteRow(const std::string& id);
 

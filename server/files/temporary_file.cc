@@ -68,11 +68,7 @@ void TemporaryFile::Publish(const std::filesystem::path& path) {
   fd_ = UniqueFd();
   const std::filesystem::path dir = path.parent_path();
   const UniqueFd dir_fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!dir_fd || ::fsync(dir_fd.get()) != 0) {
-    const int error_number = errno;
-    ::unlink(path.c_str());
-    Throw("write", dir, error_number);
-  }
+  if (!dir_fd || ::fsync(dir_fd.get()) != 0) Throw("write", dir, errno);
 }
 
 void TemporaryFile::Remove() {

@@ -20,7 +20,8 @@ class TemporaryFile {
 
   void Write(std::string_view bytes);
   int64_t bytes() const { return bytes_; }
-  // Renames the file to `path`. It is on disk at return, and the temporary name is gone.
+  // Renames the file to `path`. It is on disk at return, and the temporary name is gone. After a
+  // failure `path` may be the new file, too.
   void Publish(const std::filesystem::path& path);
 
  private:

@@ -281,6 +281,25 @@ TEST_F(BatchReplicas, OneThatIsNotSeenAfterAGapKeepsItsBatch) {
   EXPECT_EQ(RunToTheEnd(*a, batch).status, BatchStatus::kCompleted);
 }
 
+// The bytes of a result file that only the row names would be lost.
+TEST_F(BatchReplicas, AResultFileKeepsItsBytesThoughItsReplicaIsRefused) {
+  const auto a = Start("a");
+  const auto b = Start("b");
+  const Batch batch = Begin(*a, 1);
+  const Batch ended = RunToTheEnd(*a, batch);
+
+  TemporaryFile late = b->files().BeginFile();
+  late.Write("late");
+  EXPECT_TRUE(ErrorOf([&] {
+    b->files().Add(std::move(late), {.filename = "x",
+                                     .purpose = "batch_output",
+                                     .expires_after_s = {},
+                                     .id = ended.output_file_id.value()});
+  }));
+
+  EXPECT_TRUE(std::filesystem::exists(a->files().PathOf(ended.output_file_id.value())));
+}
+
 TEST_F(BatchReplicas, AnyReplicaCancelsABatch) {
   const auto a = Start("a");
   const auto b = Start("b");

@@ -17,6 +17,7 @@
 #include "engine/base/attempt.h"
 #include "server/batches/batch_json.h"
 #include "server/batches/batch_request.h"
+#include "server/database/database.h"
 #include "tests/support/full_disk.h"
 #include "tests/support/temporary_dir.h"
 
@@ -256,6 +257,21 @@ TEST_F(BatchesTest, ARestartRunsOnlyTheLinesWithoutAResult) {
   EXPECT_EQ(Lines(ended.output_file_id), (Texts{"c0 a", "c1 b", "c2 c", "c3 d", "c4 e"}));
   EXPECT_EQ(n_runs_["b"], 1);
   EXPECT_EQ(n_runs_["a"], 2);
+}
+
+// The table lists the result file although the insertion of its row throws.
+TEST_F(BatchesTest, AResultFileWhoseRowIsStoredWithoutAnAnswerKeepsItsBytes) {
+  {
+    Database database(dir_ / "tandem.db");
+    Query(database.Prepare(
+              "CREATE TRIGGER lost AFTER INSERT ON files WHEN NEW.purpose = 'batch_output' "
+              "BEGIN SELECT RAISE(FAIL, 'the answer is lost'); END"))
+        .Next();
+  }
+  const Batch ended = WaitForEnd(Begin({"a", "b"}));
+
+  EXPECT_EQ(ended.status, BatchStatus::kCompleted);
+  EXPECT_EQ(Lines(ended.output_file_id), (Texts{"c0 a", "c1 b"}));
 }
 
 TEST_F(BatchesTest, AnInputInUseStaysUntilTheBatchHasEnded) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/base/error.h"
+#include "server/database/database.h"
 #include "tests/support/full_disk.h"
 #include "tests/support/temporary_dir.h"
 
@@ -28,6 +29,10 @@ class FileStoreTest : public testing::Test {
     TemporaryFile file = store_->BeginFile();
     file.Write(bytes);
     return store_->Add(std::move(file), {"x.jsonl", purpose, expires_after_s});
+  }
+  void Sql(const std::string& text) {
+    Database database(dir_.path() / "tandem.db");
+    Query(database.Prepare(text)).Next();
   }
   std::vector<std::string> OnDisk() const {
     std::vector<std::string> names;
@@ -117,6 +122,42 @@ TEST_F(FileStoreTest, AnUploadThatIsDroppedLeavesNothing) {
     EXPECT_EQ(OnDisk().size(), 1u);
   }
   EXPECT_TRUE(OnDisk().empty());
+}
+
+TEST_F(FileStoreTest, AFileThatTheTableRefusesLeavesNothing) {
+  Open();
+  Sql("CREATE TRIGGER refused BEFORE INSERT ON files BEGIN SELECT RAISE(ABORT, 'refused'); END");
+  EXPECT_EQ(ReasonOf([&] { Add("hello"); }), "");
+  EXPECT_TRUE(store_->List({}).files.empty());
+  EXPECT_TRUE(OnDisk().empty());
+}
+
+// As when the connection to the database ends between the change and its answer.
+TEST_F(FileStoreTest, AFileThatIsListedWithoutAnAnswerKeepsItsBytes) {
+  Open();
+  Sql("CREATE TRIGGER lost AFTER INSERT ON files BEGIN SELECT RAISE(FAIL, 'lost'); END");
+  EXPECT_EQ(ReasonOf([&] { Add("hello"); }), "");
+
+  const std::vector<StoredFile> files = store_->List({}).files;
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(Text(store_->PathOf(files[0].id)), "hello");
+}
+
+// Two replicas may end one batch; the second one is refused.
+TEST_F(FileStoreTest, AFileKeepsItsBytesWhenASecondOneOfItsIdIsRefused) {
+  Open();
+  const std::string id = FileStore::NewId();
+  const auto add = [&] {
+    TemporaryFile file = store_->BeginFile();
+    file.Write("hello");
+    store_->Add(std::move(file),
+                {.filename = "x", .purpose = "batch_output", .expires_after_s = {}, .id = id});
+  };
+  add();
+  EXPECT_EQ(ReasonOf(add), "");
+
+  EXPECT_TRUE(store_->Find(id));
+  EXPECT_EQ(Text(store_->PathOf(id)), "hello");
 }
 
 TEST_F(FileStoreTest, AStartRemovesUnfinishedUploadsAndFinishesDeletions) {
