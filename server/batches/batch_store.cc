@@ -38,6 +38,7 @@ Batch BatchStore::Read(Query& row) const {
 
 void BatchStore::Insert(const Batch& batch) {
   const std::lock_guard lock(mutex_);
+  Transaction transaction(database_, "batches");
   {
     Query query = database_.Prepare(
         "SELECT count(*) FROM batches WHERE is_finished = 0 AND owner IS NOT DISTINCT FROM ?");
@@ -55,19 +56,24 @@ void BatchStore::Insert(const Batch& batch) {
   query.Bind(std::string_view(batch.id)).Bind(batch.owner).Bind(std::string_view(record));
   query.Bind(std::optional<std::string_view>(replica_));
   query.Next();
+  if (replica_) unsure_.insert(batch.id);
+  transaction.Commit();
+  unsure_.erase(batch.id);
   input_ids_[batch.id] = batch.input_file_id;
 }
 
-std::optional<Batch> BatchStore::FindLocked(const std::string& id) {
-  Query query = database_.Prepare("SELECT record FROM batches WHERE id = ?");
-  query.Bind(std::string_view(id));
+std::optional<Batch> BatchStore::FindLocked(const std::string& id,
+                                            const std::optional<std::string>& replica) {
+  Query query = database_.Prepare(
+      "SELECT record FROM batches WHERE id = ?1 AND (?2 IS NULL OR replica = ?2)");
+  query.Bind(std::string_view(id)).Bind(std::optional<std::string_view>(replica));
   if (!query.Next()) return std::nullopt;
   return Read(query);
 }
 
 std::optional<Batch> BatchStore::Find(const std::string& id) {
   const std::lock_guard lock(mutex_);
-  return FindLocked(id);
+  return FindLocked(id, std::nullopt);
 }
 
 BatchPage BatchStore::List(const std::string& after, size_t limit,
@@ -114,24 +120,39 @@ std::vector<Batch> BatchStore::Adopt() {
   if (!replica_) return UnfinishedLocked();
   const std::string left =
       std::string("is_finished = 0 AND replica IS DISTINCT FROM ?1 AND ") + kReplicaIsGone;
-  std::vector<Batch> adopted;
+  std::vector<Batch> found;
   {
     Query query = database_.Prepare("SELECT record FROM batches WHERE " + left + " ORDER BY seq");
     query.Bind(std::string_view(*replica_));
-    while (query.Next()) adopted.push_back(Read(query));
+    while (query.Next()) found.push_back(Read(query));
   }
-  if (adopted.empty()) return adopted;
-  // All or none: a batch that is ours, but that the caller does not learn of, would never run.
+  if (found.empty() && unsure_.empty()) return {};
+  // All or none: a batch that is ours, but that the caller does not learn of, would never run. The
+  // lock also waits for the end of a transaction whose answer was lost.
   Transaction transaction(database_, "batches");
-  std::erase_if(adopted, [&](const Batch& batch) {
+  std::vector<Batch> adopted = UnsureLocked();
+  for (Batch& batch : found) {
     Query query = database_.Prepare("UPDATE batches SET replica = ?1 WHERE id = ?2 AND " + left);
     query.Bind(std::string_view(*replica_)).Bind(std::string_view(batch.id));
     query.Next();
-    return database_.changes() == 0;  // another replica was faster
-  });
+    if (database_.changes() == 0) continue;  // another replica was faster
+    // Before the commit, which may be stored although it throws. Work of before must stop then.
+    batch.adoptions = ++adoptions_[batch.id];
+    unsure_.insert(batch.id);
+    adopted.push_back(std::move(batch));
+  }
   transaction.Commit();
-  for (Batch& batch : adopted) batch.adoptions = ++adoptions_[batch.id];
+  unsure_.clear();
   return adopted;
+}
+
+std::vector<Batch> BatchStore::UnsureLocked() {
+  std::vector<Batch> ours;
+  for (const std::string& id : unsure_) {
+    std::optional<Batch> batch = FindLocked(id, replica_);
+    if (batch && !IsTerminal(batch->status)) ours.push_back(std::move(*batch));
+  }
+  return ours;
 }
 
 bool BatchStore::IsOurs(const std::string& id) {
@@ -157,11 +178,9 @@ void BatchStore::ThrowIfReadopted(const Batch& batch) {
 Batch BatchStore::FindOurs(const Batch& batch) {
   const std::lock_guard lock(mutex_);
   ThrowIfReadopted(batch);
-  Query query = database_.Prepare(
-      "SELECT record FROM batches WHERE id = ?1 AND (?2 IS NULL OR replica = ?2)");
-  query.Bind(std::string_view(batch.id)).Bind(std::optional<std::string_view>(replica_));
-  if (!query.Next()) ThrowLost(batch.id);
-  return Read(query);
+  std::optional<Batch> found = FindLocked(batch.id, replica_);
+  if (!found) ThrowLost(batch.id);
+  return std::move(*found);
 }
 
 bool BatchStore::UsesFile(const std::string& file_id) {
@@ -187,21 +206,18 @@ Batch BatchStore::UpdateOurs(const Batch& batch, const std::function<void(Batch&
 }
 
 Batch BatchStore::UpdateLocked(const std::string& id, const std::function<void(Batch&)>& change,
-                               const std::optional<std::string>& owner) {
+                               const std::optional<std::string>& replica) {
   Transaction transaction(database_, "batches");
-  std::optional<Batch> batch = FindLocked(id);
+  std::optional<Batch> batch = FindLocked(id, replica);
+  if (!batch && replica) ThrowLost(id);  // also if another replica has ended it
   TANDEM_CHECK(batch.has_value());
   if (IsTerminal(batch->status)) return std::move(*batch);
   change(*batch);
   const std::string record = StoredBatch(*batch);
-  Query query = database_.Prepare(
-      "UPDATE batches SET is_finished = ?1, record = ?2 WHERE id = ?3 AND (?4 IS NULL OR replica = "
-      "?4)");
+  Query query = database_.Prepare("UPDATE batches SET is_finished = ?1, record = ?2 WHERE id = ?3");
   query.Bind(static_cast<int64_t>(IsTerminal(batch->status)));
   query.Bind(std::string_view(record)).Bind(std::string_view(id));
-  query.Bind(std::optional<std::string_view>(owner));
   query.Next();
-  if (database_.changes() == 0) ThrowLost(id);
   transaction.Commit();
   if (IsTerminal(batch->status)) {
     progress_.erase(id);

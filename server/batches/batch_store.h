@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ class BatchStore {
                       std::string replica = {});
 
   // On disk at return. Throws kResourceExhausted if the owner has too many unfinished batches.
-  // REQUIRES: the id is new.
+  // After another error the batch may be stored all the same; Adopt returns it then. REQUIRES: the
+  // id is new.
   void Insert(const Batch& batch);
   std::optional<Batch> Find(const std::string& id);
   // An unknown `after` gives an empty page. `viewer`: only nobody's batches and those of this
@@ -43,9 +45,9 @@ class BatchStore {
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
   // Batches without a terminal status, oldest first.
   std::vector<Batch> Unfinished();
-  // Unfinished batches of replicas that have ended; they belong to this replica now. Changes
-  // nothing if there is none, since every change wakes all replicas. Without replicas: as
-  // Unfinished.
+  // Unfinished batches of replicas that have ended; they belong to this replica now. So do batches
+  // of an earlier Insert or Adopt that threw, but was stored. Changes nothing if there is none,
+  // since every change wakes all replicas. Without replicas: all unfinished batches, oldest first.
   std::vector<Batch> Adopt();
   // Whether this replica, and no other, works on the batch.
   bool IsOurs(const std::string& id);
@@ -72,9 +74,11 @@ class BatchStore {
   };
 
   // These REQUIRE mutex_ held.
-  std::optional<Batch> FindLocked(const std::string& id);
+  // `replica`: only a batch of this one.
+  std::optional<Batch> FindLocked(const std::string& id, const std::optional<std::string>& replica);
   Batch UpdateLocked(const std::string& id, const std::function<void(Batch&)>& change,
-                     const std::optional<std::string>& owner);
+                     const std::optional<std::string>& replica);
+  std::vector<Batch> UnsureLocked();
   void ThrowIfReadopted(const Batch& batch);
   // Throws kBatchLostReason.
   [[noreturn]] void ThrowLost(const std::string& id);
@@ -87,6 +91,9 @@ class BatchStore {
   std::map<std::string, Progress> progress_;      // of running batches
   std::map<std::string, std::string> input_ids_;  // of unfinished batches
   std::map<std::string, int64_t> adoptions_;      // of batches that this process has adopted
+  // Batches that may be this replica's although the change that made them so threw: the answer of
+  // the database was lost.
+  std::set<std::string> unsure_;
 };
 
 }  // namespace tandem::server

@@ -40,7 +40,8 @@ class Batches {
   Batches& operator=(const Batches&) = delete;
 
   // The batch is on disk at return. Throws kInvalidArgument for an endpoint that this server lacks,
-  // kNotFound for the input file, and as BatchStore::Insert.
+  // kNotFound for the input file, and as BatchStore::Insert. A batch that is stored although Insert
+  // threw runs after the next OnStoreChanged.
   Batch Create(const NewBatch& about, std::optional<int64_t> owner);
   std::optional<Batch> Find(const std::string& id) { return store_.Find(id); }
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer) {

@@ -18,7 +18,9 @@
 
 #include "engine/base/attempt.h"
 #include "server/batches/batches.h"
+#include "server/database/database_unavailable.h"
 #include "server/database/replica_lease.h"
+#include "tests/server/database/lossy_relay.h"
 #include "tests/support/temporary_dir.h"
 
 namespace tandem::server {
@@ -108,12 +110,14 @@ class BatchReplicas : public testing::Test {
     }
   }
 
-  std::unique_ptr<Replica> Start(const std::string& name) {
-    {
-      Database database(source_);
-      RenewReplicaLease(database, name);
-    }
-    return std::make_unique<Replica>(dir_.path(), source_, name);
+  void TakeLease(const std::string& name) {
+    Database database(source_);
+    RenewReplicaLease(database, name);
+  }
+  std::unique_ptr<Replica> Start(const std::string& name) { return Start(name, source_); }
+  std::unique_ptr<Replica> Start(const std::string& name, const DatabaseSource& source) {
+    TakeLease(name);
+    return std::make_unique<Replica>(dir_.path(), source, name);
   }
   void Sql(const std::string& text) {
     Database database(source_);
@@ -132,7 +136,7 @@ class BatchReplicas : public testing::Test {
     Sql("UPDATE leases SET expires_at = {now_ms} + 600000 WHERE name = 'replica/" + name + "'");
   }
 
-  static Batch Begin(Replica& replica, int n_lines) {
+  static NewBatch Upload(Replica& replica, int n_lines) {
     TemporaryFile file = replica.files().BeginFile();
     for (int i = 0; i < n_lines; ++i) {
       file.Write(nlohmann::json{{"custom_id", "c" + std::to_string(i)},
@@ -143,8 +147,10 @@ class BatchReplicas : public testing::Test {
                  "\n");
     }
     const std::string id = replica.files().Add(std::move(file), {"in.jsonl", "batch", {}}).id;
-    return replica.batches().Create({.input_file_id = id, .endpoint = "/v1/completions"},
-                                    std::nullopt);
+    return {.input_file_id = id, .endpoint = "/v1/completions"};
+  }
+  static Batch Begin(Replica& replica, int n_lines) {
+    return replica.batches().Create(Upload(replica, n_lines), std::nullopt);
   }
   // Spins; only the test's timeout limits it.
   static void Until(const std::function<bool()>& condition) {
@@ -235,6 +241,9 @@ TEST_F(BatchReplicas, AReplicaThatHasLostItsBatchStopsAndWritesNothingMore) {
   EXPECT_EQ(ended.status, BatchStatus::kCompleted);
   EXPECT_EQ(Answers(*b, ended), (std::vector<std::string>{"c0 a", "c1 b", "c2 b", "c3 b"}));
   EXPECT_LE(a->n_started(), 3);  // at most the round that had begun
+  const auto ended_elsewhere = ErrorOf([&] { a->store().UpdateOurs(batch, [](Batch&) {}); });
+  ASSERT_TRUE(ended_elsewhere);
+  EXPECT_EQ(ended_elsewhere->reason(), kBatchLostReason);
 }
 
 // The results of another replica are in a new file of the same name.
@@ -279,6 +288,50 @@ TEST_F(BatchReplicas, OneThatIsNotSeenAfterAGapKeepsItsBatch) {
   EXPECT_TRUE(b->store().Adopt().empty());
   EXPECT_TRUE(a->store().IsOurs(batch.id));
   EXPECT_EQ(RunToTheEnd(*a, batch).status, BatchStatus::kCompleted);
+}
+
+// The database stores the adoption, but its answer is lost.
+TEST_F(BatchReplicas, AnAdoptionWithoutAnAnswerIsFoundByTheNextLook) {
+  auto a = Start("a");
+  const Batch batch = Begin(*a, 1);
+  Until([&] { return a->n_started() == 1; });
+  a.reset();
+  tests::LossyRelay relay(source_.url);
+  BatchStore b(dir_.path(), {.url = relay.url()}, "b");
+  TakeLease("b");
+  KeepLease("b");
+  Lose("a");
+
+  relay.LoseNextCommit();
+  const auto error = ErrorOf([&] { b.Adopt(); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->reason(), kDatabaseUnavailableReason);
+  EXPECT_TRUE(b.IsOurs(batch.id));
+  EXPECT_EQ(b.Find(batch.id)->adoptions, 1) << "earlier work of b must stop";
+
+  const std::vector<Batch> adopted = b.Adopt();
+  ASSERT_EQ(adopted.size(), 1u);
+  EXPECT_EQ(adopted[0].id, batch.id);
+  EXPECT_EQ(adopted[0].adoptions, 1);
+  EXPECT_TRUE(b.Adopt().empty());
+}
+
+TEST_F(BatchReplicas, ABatchThatIsStoredWithoutAnAnswerRuns) {
+  tests::LossyRelay relay(source_.url);
+  const auto a = Start("a", {.url = relay.url()});
+  const NewBatch about = Upload(*a, 2);
+
+  relay.LoseNextCommit();
+  const auto error = ErrorOf([&] { a->batches().Create(about, std::nullopt); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->reason(), kDatabaseUnavailableReason);
+  const std::vector<Batch> stored = a->store().List("", 10, std::nullopt).batches;
+  ASSERT_EQ(stored.size(), 1u);
+  a->batches().OnStoreChanged();
+  const Batch ended = RunToTheEnd(*a, stored[0]);
+
+  EXPECT_EQ(ended.status, BatchStatus::kCompleted);
+  EXPECT_EQ(Answers(*a, ended), (std::vector<std::string>{"c0 a", "c1 a"}));
 }
 
 // The bytes of a result file that only the row names would be lost.
