@@ -16,6 +16,7 @@
 #include "engine/base/check.h"
 #include "engine/base/durable_dirs.h"
 #include "engine/io/crc32c.h"
+#include "server/batches/batch_id.h"
 
 namespace tandem::server {
 namespace {
@@ -82,32 +83,31 @@ std::optional<Head> ParseHead(std::string_view text) {
 
 }  // namespace
 
-BatchResults::BatchResults(std::filesystem::path file, int64_t n_lines, From from)
-    : path_(std::move(file)),
-      file_(OpenForAppending(path_)),
-      places_(static_cast<size_t>(n_lines)) {
+BatchResults::BatchResults(std::filesystem::path file, int64_t n_lines, const Check& check)
+    : path_(std::move(file)), places_(static_cast<size_t>(n_lines)) {
   counts_.total = n_lines;
-  Recover(from);
+  if (check) check();
+  file_ = OpenForAppending(path_);
+  Recover(check);
 }
 
-void BatchResults::Recover(From from) {
+void BatchResults::Recover(const Check& check) {
   struct stat status {};
   if (::fstat(file_.get(), &status) != 0) engine::ThrowSystemError("read", path_, errno);
   while (TakeRecord(status.st_size)) {
   }
-  if (from == From::kOthers) {
-    MoveToOurFile();
+  if (check) {
+    MoveToOurFile(check);
   } else if (end_ < status.st_size && ::ftruncate(file_.get(), end_) != 0) {
     engine::ThrowSystemError("write", path_, errno);
   }
   SyncDirectory(path_.parent_path());
 }
 
-void BatchResults::MoveToOurFile() {
-  std::filesystem::path next = path_;
-  next += ".next";
+void BatchResults::MoveToOurFile(const Check& check) {
+  // A name of its own: another replica may copy the file at the same time.
+  const std::filesystem::path next = NewBatchId(path_.string() + ".next-");
   std::error_code ignored;
-  std::filesystem::remove(next, ignored);  // of a killed replica
   engine::FileDescriptor ours = OpenForAppending(next);
   UndoOnFailure(
       [&] {
@@ -119,6 +119,7 @@ void BatchResults::MoveToOurFile() {
           engine::WriteAllAt(ours, bytes, at, next);
         }
         engine::Sync(ours, next);
+        check();
         std::filesystem::rename(next, path_, ignored);
         if (ignored) engine::ThrowSystemError("rename to", path_, ignored.value());
       },

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,14 +28,18 @@ class BatchResults {
     std::string json;  // the line of the result file, without its end
   };
 
-  // The writer of the file so far: this server, or another replica. That one may still write, since
-  // it does not know yet that it has lost the batch. So the records are copied to a new file of the
-  // same name, and its late writes reach a file without a name.
-  enum class From { kUs, kOthers };
+  // Throws if the batch belongs to another replica.
+  using Check = std::function<void()>;
 
   // Opens the file, or creates it in an existing directory. Keeps the whole records of its
   // beginning and cuts off the rest, which a kill or a power loss has left. Throws kIo.
-  BatchResults(std::filesystem::path file, int64_t n_lines, From from = From::kUs);
+  //
+  // With `check`, another replica may have written the file. That one may still write, since it
+  // does not know yet that it has lost the batch. So the records are copied to a new file of the
+  // same name, and its late writes reach a file without a name. `check` is called before the file
+  // is opened and before the copy gets its name. What it throws passes, and the file stays as it
+  // was.
+  BatchResults(std::filesystem::path file, int64_t n_lines, const Check& check = {});
 
   // Adds a result. On failure the file keeps its records, and the call may be repeated. Throws kIo;
   // a full disk has the reason kDiskFullReason. REQUIRES: the line has no result.
@@ -58,8 +63,8 @@ class BatchResults {
     bool is_error = false;
   };
 
-  void Recover(From from);
-  void MoveToOurFile();
+  void Recover(const Check& check);
+  void MoveToOurFile(const Check& check);
   // Parses the record at end_. False if no whole record is there.
   bool TakeRecord(int64_t file_bytes);
   void Count(const Result& result, const Place& place, int64_t end);

@@ -127,9 +127,10 @@ BatchRun::BatchRun(const BatchEnvironment& environment, Batch batch,
       input_(InputOf(environment, batch_).path, environment.max_line_bytes),
       // A batch that is cancelled before its input is checked has no lines.
       lines_(batch_.times.in_progress ? LinesOf(input_) : std::vector<LineSpan>()),
-      results_(
-          environment.dir / (batch_.id + ".results"), static_cast<int64_t>(lines_.size()),
-          environment.store.is_shared() ? BatchResults::From::kOthers : BatchResults::From::kUs) {
+      results_(environment.dir / (batch_.id + ".results"), static_cast<int64_t>(lines_.size()),
+               environment.store.is_shared()
+                   ? BatchResults::Check([this] { environment_.store.FindOurs(batch_); })
+                   : nullptr) {
   environment_.slots.Join();
   environment_.store.SetProgress(batch_.id, results_.counts(), results_.usage());
 }

@@ -34,6 +34,14 @@ class BatchResultsTest : public testing::Test {
     std::ifstream file(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
+  // Of the files beside it, too.
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
+      names.push_back(entry.path().filename());
+    }
+    return names;
+  }
   void Write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
   static void ExpectResult(const BatchResults& results, int64_t line) {
     ASSERT_TRUE(results.Has(line)) << line;
@@ -149,18 +157,47 @@ TEST_F(BatchResultsTest, AFullDiskRefusesAResultAndTakesItLater) {
 TEST_F(BatchResultsTest, ALateWriterDoesNotReachTheFileOfTheOneThatTookOver) {
   BatchResults late = Open();
   late.Append(ResultOf(1));
-  BatchResults taken(path_, kLines, BatchResults::From::kOthers);
+  BatchResults taken(path_, kLines, [] {});
   ExpectResult(taken, 1);
 
   late.Append(ResultOf(2));
   taken.Append(ResultOf(4));
   late.Append(ResultOf(3));
 
-  EXPECT_FALSE(std::filesystem::exists(path_.string() + ".next"));
+  EXPECT_EQ(Names(), std::vector<std::string>{"b.results"});
   const BatchResults again = Open();
   ExpectResult(again, 1);
   ExpectResult(again, 4);
   EXPECT_EQ(again.counts().completed + again.counts().failed, 2);
+}
+
+TEST_F(BatchResultsTest, OneThatHasLostTheBatchLeavesTheFileToItsWriter) {
+  BatchResults writer = Open();
+  writer.Append(ResultOf(1));
+
+  // At its first look, and after its copy.
+  for (const int n_passed : {0, 1}) {
+    int n_looks = 0;
+    const auto lost = ErrorOf([&] {
+      BatchResults(path_, kLines, [&] {
+        if (n_looks++ == n_passed) throw Error(ErrorCode::kUnavailable, "lost");
+      });
+    });
+    EXPECT_TRUE(lost);
+    EXPECT_EQ(n_looks, n_passed + 1);
+    EXPECT_EQ(Names(), std::vector<std::string>{"b.results"});
+  }
+
+  writer.Append(ResultOf(2));
+  const BatchResults again = Open();
+  ExpectResult(again, 1);
+  ExpectResult(again, 2);
+}
+
+TEST_F(BatchResultsTest, OneThatHasLostTheBatchCreatesNoFile) {
+  EXPECT_TRUE(ErrorOf(
+      [&] { BatchResults(path_, kLines, [] { throw Error(ErrorCode::kUnavailable, "lost"); }); }));
+  EXPECT_TRUE(Names().empty());
 }
 
 }  // namespace
