@@ -110,11 +110,6 @@ std::vector<Batch> BatchStore::UnfinishedLocked() {
   return found;
 }
 
-std::vector<Batch> BatchStore::Unfinished() {
-  const std::lock_guard lock(mutex_);
-  return UnfinishedLocked();
-}
-
 std::vector<Batch> BatchStore::Adopt() {
   const std::lock_guard lock(mutex_);
   if (!replica_) return UnfinishedLocked();
@@ -153,6 +148,13 @@ std::vector<Batch> BatchStore::UnsureLocked() {
     if (batch && !IsTerminal(batch->status)) ours.push_back(std::move(*batch));
   }
   return ours;
+}
+
+bool BatchStore::IsUnfinished(const std::string& id) {
+  const std::lock_guard lock(mutex_);
+  Query query = database_.Prepare("SELECT 1 FROM batches WHERE id = ? AND is_finished = 0");
+  query.Bind(std::string_view(id));
+  return query.Next();
 }
 
 bool BatchStore::IsOurs(const std::string& id) {

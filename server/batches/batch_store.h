@@ -43,8 +43,8 @@ class BatchStore {
   // An unknown `after` gives an empty page. `viewer`: only nobody's batches and those of this
   // owner.
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
-  // Batches without a terminal status, oldest first.
-  std::vector<Batch> Unfinished();
+  // Whether the batch exists and has no terminal status.
+  bool IsUnfinished(const std::string& id);
   // Unfinished batches of replicas that have ended; they belong to this replica now. So do batches
   // of an earlier Insert or Adopt that threw, but was stored. Changes nothing if there is none,
   // since every change wakes all replicas. Without replicas: all unfinished batches, oldest first.

@@ -1,7 +1,7 @@
 #include "server/batches/batches.h"
 
-#include <set>
 #include <utility>
+#include <vector>
 
 #include "engine/base/attempt.h"
 #include "engine/base/durable_dirs.h"
@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kWindowS = 24 * 3600;
 constexpr int kRunThreads = 8;
 constexpr size_t kMaxTasks = 1 << 20;  // BatchStore bounds the batches
-constexpr const char* kResultsSuffix = ".results";
+constexpr std::string_view kResultsSuffix = ".results";
 
 std::filesystem::path MakeDir(const std::filesystem::path& data_dir) {
   const std::filesystem::path dir = data_dir / "batches";
@@ -57,16 +57,23 @@ Batches::Batches(Options options, BatchStore& store, FileStore& files, const Rou
 
 Batches::~Batches() { Stop(); }
 
-// Removes the results of batches that had ended when the server was killed.
+// Removes the results of batches that had ended when their server was killed, and unfinished copies
+// of results. Another replica needs none of them: a terminal status never changes. The list comes
+// before the looks at the rows, since other replicas begin batches meanwhile.
 void Batches::RemoveLeftovers() {
-  if (store_.is_shared()) return;  // another replica may be about to end one
-  std::set<std::string> unfinished;
-  for (const Batch& batch : store_.Unfinished()) unfinished.insert(batch.id + kResultsSuffix);
+  std::vector<std::filesystem::path> results;
   for (const auto& entry : std::filesystem::directory_iterator(environment_.dir)) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with("batch_") || !name.ends_with(kResultsSuffix)) continue;
+    const size_t id_end = name.find('.');
+    if (!name.starts_with("batch_") || id_end == std::string::npos) continue;
+    if (name.compare(id_end, kResultsSuffix.size(), kResultsSuffix) != 0) continue;
+    results.push_back(entry.path());
+  }
+  for (const std::filesystem::path& path : results) {
+    const std::string name = path.filename();
+    if (store_.IsUnfinished(name.substr(0, name.find('.')))) continue;
     std::error_code ignored;
-    if (!unfinished.contains(name)) std::filesystem::remove(entry.path(), ignored);
+    std::filesystem::remove(path, ignored);
   }
 }
 

@@ -353,6 +353,21 @@ TEST_F(BatchReplicas, AResultFileKeepsItsBytesThoughItsReplicaIsRefused) {
   EXPECT_TRUE(std::filesystem::exists(a->files().PathOf(ended.output_file_id.value())));
 }
 
+TEST_F(BatchReplicas, AStartRemovesOnlyWhatEndedBatchesHaveLeft) {
+  const auto a = Start("a");
+  const Batch ended = RunToTheEnd(*a, Begin(*a, 1));
+  const int n_started = a->n_started();
+  const Batch running = Begin(*a, 1);
+  Until([&] { return a->n_started() > n_started; });
+  const std::filesystem::path copy = dir_ / "batches" / (ended.id + ".results.next-1");
+  std::ofstream(copy) << "";
+
+  const auto b = Start("b");
+
+  EXPECT_FALSE(std::filesystem::exists(copy));
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "batches" / (running.id + ".results")));
+}
+
 TEST_F(BatchReplicas, AnyReplicaCancelsABatch) {
   const auto a = Start("a");
   const auto b = Start("b");

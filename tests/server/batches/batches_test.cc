@@ -274,6 +274,27 @@ TEST_F(BatchesTest, AResultFileWhoseRowIsStoredWithoutAnAnswerKeepsItsBytes) {
   EXPECT_EQ(Lines(ended.output_file_id), (Texts{"c0 a", "c1 b"}));
 }
 
+TEST_F(BatchesTest, AStartRemovesWhatEndedBatchesHaveLeft) {
+  const Batch ended = WaitForEnd(Begin({"a"}));
+  is_holding_ = true;
+  const Batch running = Begin({"b"});
+  WaitUntilHeld(1);
+  Close();
+  const auto path_of = [&](const std::string& name) { return dir_ / "batches" / name; };
+  const std::vector<std::string> kept = {running.id + ".results", running.id + ".results.next-1",
+                                         "batch_README"};
+  const std::vector<std::string> left = {ended.id + ".results", ended.id + ".results.next-1",
+                                         "batch_unknown.results", "batch_unknown.results.next-1"};
+  for (const auto& names : {kept, left}) {
+    for (const std::string& name : names) std::ofstream(path_of(name), std::ios::app) << "";
+  }
+
+  Open();
+
+  for (const std::string& name : kept) EXPECT_TRUE(std::filesystem::exists(path_of(name))) << name;
+  for (const std::string& name : left) EXPECT_FALSE(std::filesystem::exists(path_of(name))) << name;
+}
+
 TEST_F(BatchesTest, AnInputInUseStaysUntilTheBatchHasEnded) {
   is_holding_ = true;
   const Batch batch = Begin({"a"});
