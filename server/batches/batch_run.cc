@@ -61,6 +61,13 @@ LocalBlob InputOf(const BatchEnvironment& environment, const Batch& batch) {
 
 }  // namespace
 
+void PauseBatch(const BatchEnvironment& environment) {
+  for (milliseconds waited{0}; waited < kDiskPause; waited += milliseconds(50)) {
+    if (environment.is_stopping) throw Error(ErrorCode::kCancelled, "the server is stopping");
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+}
+
 void UntilDiskWorks(const BatchEnvironment& environment, const std::string& batch_id,
                     const std::function<void()>& action) {
   for (bool is_logged = false;; is_logged = true) {
@@ -71,12 +78,7 @@ void UntilDiskWorks(const BatchEnvironment& environment, const std::string& batc
       LogEvent(spdlog::level::warn, "batch_paused",
                {{"batch", batch_id}, {"reason", std::string(error->what())}});
     }
-    for (milliseconds waited{0}; waited < kDiskPause; waited += milliseconds(50)) {
-      if (environment.is_stopping) {
-        throw Error(ErrorCode::kCancelled, "the server is stopping");
-      }
-      std::this_thread::sleep_for(milliseconds(50));
-    }
+    PauseBatch(environment);
   }
 }
 

@@ -51,6 +51,9 @@ struct BatchNews {
 };
 using BatchMailbox = Mailbox<BatchNews>;
 
+// Waits half a second. Throws kCancelled once the server stops.
+void PauseBatch(const BatchEnvironment& environment);
+
 // Repeats `action` while the disk or the database refuses it, until it works. A full disk and a
 // database that is away pause a batch: nothing is lost. Throws kCancelled once the server stops;
 // other errors pass.

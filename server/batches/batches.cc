@@ -99,9 +99,12 @@ void Batches::Stop() {
 }
 
 void Batches::Post(const Batch& batch, Pool pool) {
-  const auto client = static_cast<uint64_t>(batch.owner.value_or(0));
-  (pool == Pool::kCheck ? check_pool_ : run_pool_).TryPost(client, [this, id = batch.id, pool] {
-    Work(id, pool);
+  Post(batch.id, static_cast<uint64_t>(batch.owner.value_or(0)), pool);
+}
+
+void Batches::Post(const std::string& id, uint64_t client, Pool pool) {
+  (pool == Pool::kCheck ? check_pool_ : run_pool_).TryPost(client, [this, id, client, pool] {
+    Work(id, client, pool);
   });
 }
 
@@ -151,7 +154,7 @@ Batch Batches::Cancel(const std::string& id) {
   return batch;
 }
 
-void Batches::Work(const std::string& id, Pool pool) {
+void Batches::Work(const std::string& id, uint64_t client, Pool pool) {
   const auto mailbox = std::make_shared<BatchMailbox>();
   {
     const std::lock_guard lock(mutex_);
@@ -171,15 +174,30 @@ void Batches::Work(const std::string& id, Pool pool) {
   // Only now: the run pool's thread must find the batch unclaimed.
   if (to_run) Post(*to_run, Pool::kRun);
   // A stopping server cancels the work; the next one resumes it.
-  if (!error || is_stopping_) return;
-  if (error->reason() == kBatchLostReason) return OnLost(*batch);
-  LogEvent(spdlog::level::err, "batch_interrupted",
-           {{"batch", id}, {"reason", std::string(error->what())}});
-  if (!batch) return;  // its row cannot be read
+  if (is_stopping_) return;
+  if (error && error->reason() == kBatchLostReason) return OnLost(*batch);
+  if (error) {
+    LogEvent(spdlog::level::err, "batch_interrupted",
+             {{"batch", id}, {"reason", std::string(error->what())}});
+  }
+  if (!batch) return OnNotBegun(id, client, pool, error);
+  if (!error) return;
   const auto not_failed = Attempt([&] { Fail(*batch, *error); });
   if (!not_failed) return;
   if (not_failed->reason() == kBatchLostReason) return OnLost(*batch);
   spdlog::error("batch_not_failed batch={} reason=\"{}\"", id, not_failed->what());
+}
+
+void Batches::OnNotBegun(const std::string& id, uint64_t client, Pool pool,
+                         const std::optional<Error>& error) {
+  if (error) {
+    if (error->code() == ErrorCode::kDataLoss) return;  // its row cannot be read
+    if (!Attempt([&] { PauseBatch(environment_); })) Post(id, client, pool);
+  } else if (pool == Pool::kRun) {
+    // It is another replica's, but may be ours again: the check of that adoption found it claimed
+    // by the work that ends now. Checks run one after the other.
+    Post(id, client, Pool::kCheck);
+  }
 }
 
 void Batches::OnLost(const Batch& batch) {

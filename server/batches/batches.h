@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "engine/base/error.h"
 #include "server/batches/batch.h"
 #include "server/batches/batch_run.h"
 #include "server/batches/batch_slots.h"
@@ -63,11 +64,15 @@ class Batches {
   enum class Pool { kCheck, kRun };
 
   void Post(const Batch& batch, Pool pool);
+  void Post(const std::string& id, uint64_t client, Pool pool);
   // Continues a batch from its state, unless another thread does that.
-  void Work(const std::string& id, Pool pool);
+  void Work(const std::string& id, uint64_t client, Pool pool);
   // Returns a batch that the run pool must continue.
   std::optional<Batch> WorkOn(const Batch& found, Pool pool,
                               const std::shared_ptr<BatchMailbox>& mailbox);
+  // Work has ended before the batch was read: it is another replica's, or the read has failed.
+  void OnNotBegun(const std::string& id, uint64_t client, Pool pool,
+                  const std::optional<Error>& error);
   // Work has ended without the batch, since another replica has or had it.
   void OnLost(const Batch& batch);
   // Ends a batch that cannot go on.
