@@ -205,7 +205,8 @@ void BlockDir::Remove(const Name& name) const { ::unlinkat(dir_.get(), ToHex(nam
 // cannot do that.
 bool BlockDir::IsInUse(const fs::path& path) {
   const FileDescriptor dir = OpenDir(path);
-  if (dir.get() < 0) return false;
+  // Only what is missing, or no directory, surely has no user. No descriptor may be free.
+  if (dir.get() < 0) return errno != ENOENT && errno != ENOTDIR && errno != ELOOP;
   struct flock lock = WholeDir(F_WRLCK);
   return ::fcntl(dir.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
