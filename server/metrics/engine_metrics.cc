@@ -1,4 +1,4 @@
-// The figures of the engines of a model.
+#include "server/metrics/engine_metrics.h"
 
 #include <cmath>
 #include <set>
@@ -7,7 +7,6 @@
 
 #include "engine/base/unix_time.h"
 #include "engine/kv/block_pool.h"
-#include "server/metrics/metric_families.h"
 
 namespace tandem::server {
 namespace {

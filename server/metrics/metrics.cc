@@ -15,7 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "server/metrics/engine_metrics.h"
 #include "server/metrics/metric_families.h"
+#include "server/metrics/process_metrics.h"
 
 namespace tandem::server {
 namespace {

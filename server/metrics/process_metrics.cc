@@ -1,4 +1,4 @@
-// The figures of the process: memory, jobs, keys, connections and disk.
+#include "server/metrics/process_metrics.h"
 
 #include <unistd.h>
 
@@ -6,8 +6,6 @@
 #include <fstream>
 #include <map>
 #include <string>
-
-#include "server/metrics/metric_families.h"
 
 namespace tandem::server {
 namespace {
