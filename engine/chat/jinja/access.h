@@ -24,7 +24,4 @@ Value GetPath(Runtime& rt, const Value& value, const Value& path);
 // an unknown method. No method changes its object.
 std::optional<Value> FindMethod(Runtime& rt, const Value& object, std::string_view name);
 
-// format % arguments, for the string operator and the `format` filter.
-Value FormatPercent(Runtime& rt, const Text& format, const Arguments& arguments);
-
 }  // namespace tandem::engine

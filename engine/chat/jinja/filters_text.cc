@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/chat/jinja/access.h"
 #include "engine/chat/jinja/filter_tables.h"
+#include "engine/chat/jinja/percent_format.h"
 #include "engine/chat/jinja/print.h"
 
 namespace tandem::engine {

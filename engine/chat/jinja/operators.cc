@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "engine/chat/jinja/access.h"
+#include "engine/chat/jinja/percent_format.h"
 
 namespace tandem::engine {
 namespace {

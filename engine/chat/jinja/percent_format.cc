@@ -1,4 +1,4 @@
-// The % operator of strings.
+#include "engine/chat/jinja/percent_format.h"
 
 #include <algorithm>
 #include <cmath>
