@@ -218,6 +218,7 @@ void BatchRun::StartLines() {
       retries_.pop_front();
     }
     StartLine(line);
+    if (!retries_.empty() && retries_.back() == line) return;  // the key is refused
   }
 }
 

@@ -41,7 +41,9 @@ class BatchesTest : public testing::Test {
     options.data_dir = dir_.path();
     options.max_in_flight = 3;
     options.max_line_bytes = 1 << 20;
-    options.authorize = [this](const Batch&, Request&) -> bool { return is_key_valid_; };
+    options.authorize = [this](const Batch&, Request&) -> bool {
+      return is_key_valid_ && n_authorizations_-- > 0;
+    };
     options.on_line = [this](const Request&) { ++n_started_; };
     options.failure = Failure;
     options.now = [this]() -> int64_t { return now_; };
@@ -149,6 +151,7 @@ class BatchesTest : public testing::Test {
   std::atomic<int> n_busy_{0};
   std::atomic<int> n_started_{0};
   std::atomic<bool> is_key_valid_{true};
+  std::atomic<int> n_authorizations_{1 << 20};  // until the key is revoked
   std::atomic<int64_t> now_{1'000'000};
   const Router router_{{Route{.method = "POST",
                               .pattern = "/v1/completions",
@@ -236,6 +239,16 @@ TEST_F(BatchesTest, ABatchEndsWithItsKey) {
   EXPECT_EQ(ended.status, BatchStatus::kFailed);
   ASSERT_EQ(ended.errors.size(), 1u);
   EXPECT_EQ(ended.errors[0].code, "invalid_api_key");
+  EXPECT_EQ(Lines(ended.error_file_id), (Texts{"c0 invalid_api_key", "c1 invalid_api_key"}));
+}
+
+// The look at the batch is the first authorization, its first line the second.
+TEST_F(BatchesTest, ABatchEndsWhenItsKeyIsRevokedBeforeALineStarts) {
+  n_authorizations_ = 1;
+  const Batch ended = WaitForEnd(Begin({"a", "b"}));
+
+  EXPECT_EQ(ended.status, BatchStatus::kFailed);
+  EXPECT_EQ(n_started_, 0);
   EXPECT_EQ(Lines(ended.error_file_id), (Texts{"c0 invalid_api_key", "c1 invalid_api_key"}));
 }
 
