@@ -290,7 +290,7 @@ class Prompts(MessagesCase):
         self.assertEqual((status, headers["x-ignored-tools"]),
                          (200, "web_search_20250305, bash_20250124"), answer)
         self.assertEqual(answer["input_tokens"], self.count(body()["messages"]))
-        self.assertIn("web_search_20250305", self.server.log_path.read_text())
+        self.wait_until("logged", lambda: "web_search_20250305" in self.server.log_path.read_text())
 
 
 class Tools(MessagesCase):

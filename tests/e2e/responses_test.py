@@ -205,7 +205,7 @@ class Create(Server):
         self.assertEqual(headers["x-ignored-tools"], "web_search, local_shell")
         self.assertEqual(headers["x-ignored-params"], "zebra, input.web_search_call")
         self.assertEqual(json.loads(text)["tools"], [])
-        self.assertIn("hosted_tools_left_out", self.server.log_path.read_text())
+        self.wait_until("logged", lambda: "hosted_tools_left_out" in self.server.log_path.read_text())
         self.refused(dict(body, tool_choice={"type": "web_search"}), "tool_choice.type",
                      "unsupported_value")
 

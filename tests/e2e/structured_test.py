@@ -58,7 +58,7 @@ class WithoutRust(Server):
                              ("guided_grammar", 'start: "a"'), ("json_schema", {})):
             for path, body in ((CHAT, chat()), (COMPLETIONS, completion())):
                 self.refused(path, dict(body, **{field: value}), field, "unsupported_parameter")
-        self.assertIn("no_structured_output", self.server.log_path.read_text())
+        self.wait_until("logged", lambda: "no_structured_output" in self.server.log_path.read_text())
 
 
 class Structured(Server):
