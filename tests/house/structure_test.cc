@@ -113,6 +113,24 @@ TEST(Structure, NoFolderHoldsMoreThan45Files) {
 
 // One name with two meanings in a namespace breaks the one-definition rule as soon as both headers
 // meet.
+// A document may name a script as a command.
+TEST(Structure, EveryFileThatNamesAnInterpreterIsExecutable) {
+  namespace fs = std::filesystem;
+  size_t n_scripts = 0;
+  for (const char* top : {"server", "engine", "training", "convert", "tests", "bench", "config"}) {
+    for (const auto& entry : fs::recursive_directory_iterator(SourceDir() / top)) {
+      if (!entry.is_regular_file()) continue;
+      char start[2] = {};
+      std::ifstream(entry.path(), std::ios::binary).read(start, sizeof start);
+      if (start[0] != '#' || start[1] != '!') continue;
+      ++n_scripts;
+      EXPECT_NE(entry.status().permissions() & fs::perms::owner_exec, fs::perms::none)
+          << fs::relative(entry.path(), SourceDir());
+    }
+  }
+  EXPECT_GT(n_scripts, 50U);
+}
+
 TEST(Structure, ATypeNameOfANamespaceIsDefinedInOneFolder) {
   static const std::regex kNamespace(R"(^namespace (tandem[\w:]*) \{)");
   static const std::regex kType(
