@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "engine/base/check.h"
 #include "engine/kernels/kernels.h"
@@ -14,7 +15,7 @@ namespace tandem::engine {
 template <class T>
 void PackLanes(const KernelTable& kernels, const T* x, int64_t ldx, int64_t rows, int64_t cols,
                T* panels) {
-  constexpr int64_t kPair = sizeof(float) / sizeof(T);
+  constexpr int64_t kPair = std::is_same_v<T, float> ? 1 : 2;
   const int64_t padded = RoundUp(cols, kPair);
   // Panels of pairs are the transpose of rows of 32-bit words.
   const bool are_words =

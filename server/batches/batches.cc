@@ -19,7 +19,7 @@ constexpr size_t kMaxTasks = 1 << 20;  // BatchStore bounds the batches
 constexpr std::string_view kResultsSuffix = ".results";
 
 std::filesystem::path MakeDir(const std::filesystem::path& data_dir) {
-  const std::filesystem::path dir = data_dir / "batches";
+  std::filesystem::path dir = data_dir / "batches";
   MakeDirectories(dir);
   std::error_code error;
   std::filesystem::permissions(dir, std::filesystem::perms::owner_all, error);

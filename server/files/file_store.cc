@@ -34,7 +34,7 @@ constexpr int kRemoteThreads = 8;  // which wait for an object store
 constexpr size_t kMaxTasks = 1 << 20;
 
 std::filesystem::path MakeFilesDir(const std::filesystem::path& data_dir, bool is_remote) {
-  const std::filesystem::path dir = data_dir / (is_remote ? "blobs" : "files");
+  std::filesystem::path dir = data_dir / (is_remote ? "blobs" : "files");
   std::error_code error;
   if (std::filesystem::exists(dir, error)) {
     RestrictDirectoryToOwner(dir, [](std::string_view name) {
