@@ -37,8 +37,8 @@ class BatchResults {
   // With `check`, another replica may have written the file. That one may still write, since it
   // does not know yet that it has lost the batch. So the records are copied to a new file of the
   // same name, and its late writes reach a file without a name. `check` is called before the file
-  // is opened and before the copy gets its name. What it throws passes, and the file stays as it
-  // was.
+  // is opened and before the copy gets its name. If it throws, the constructor throws the same
+  // error and leaves the file unchanged.
   BatchResults(std::filesystem::path file, int64_t n_lines, const Check& check = {});
 
   // Adds a result. On failure the file keeps its records, and the call may be repeated. Throws kIo;

@@ -36,12 +36,12 @@ class BatchStore {
                       std::string replica = {});
 
   // On disk at return. Throws kResourceExhausted if the owner has too many unfinished batches.
-  // After another error the batch may be stored all the same; Adopt returns it then. REQUIRES: the
-  // id is new.
+  // Another error can come after the database has stored the batch; Adopt returns it then.
+  // REQUIRES: the id is new.
   void Insert(const Batch& batch);
   std::optional<Batch> Find(const std::string& id);
-  // An unknown `after` gives an empty page. `viewer`: only nobody's batches and those of this
-  // owner.
+  // An unknown `after` gives an empty page. With `viewer`, the page has only the batches of this
+  // owner and batches without an owner.
   BatchPage List(const std::string& after, size_t limit, const std::optional<int64_t>& viewer);
   // Whether the batch exists and has no terminal status.
   bool IsUnfinished(const std::string& id);

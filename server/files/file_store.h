@@ -29,7 +29,7 @@ struct StoredFile {
   std::string filename;    // the client's name for it; never a path on this machine
   std::string purpose;
   std::optional<int64_t> expires_at;
-  std::optional<int64_t> owner;  // client number of the key that made it; nullopt: nobody's
+  std::optional<int64_t> owner;  // client number of the key that made it; nullopt: no owner
   std::string blob = {};         // its name in the object store; empty: not in one
   std::string sha256 = {};       // of a blob
 };
@@ -48,7 +48,7 @@ struct FileFilter {
   size_t limit = 10000;
   bool oldest_first = false;
   std::string after = {};  // id of the last file of the previous page; empty: the first page
-  std::optional<int64_t> viewer = {};  // only nobody's files and those of this owner
+  std::optional<int64_t> viewer = {};  // only files of this owner and files without an owner
 };
 
 struct FilePage {
@@ -96,9 +96,8 @@ class FileStore {
   static std::string NewId();
   // Creates the temporary file of an upload. Throws kIo, and kUnavailable (insufficient_storage).
   TemporaryFile BeginFile();
-  // Publishes a file: on disk and in the table at return. Throws as BeginFile, and as Database.
-  // Then the table may have the file all the same, if the answer of the database was lost; its
-  // bytes stay.
+  // Publishes a file: on disk and in the table at return. Throws as BeginFile, and as Database. If
+  // the answer of the database was lost, the table may list the file, so its bytes stay.
   StoredFile Add(TemporaryFile file, const NewFile& about);
 
   std::optional<StoredFile> Find(const std::string& id);

@@ -1,11 +1,13 @@
 // The backward pass of attention over packed segments.
 //
 // It is algorithm 2 of FlashAttention-2 (Dao, 2023) without the online part, because the forward's
-// lse is known. It consists of small matrix products per (segment, KV head), one query block after
-// the other, all through the table's matmul kernel:
+// lse is known. Each (segment, KV head) takes one query block after the other. All products run
+// through the table's matmul kernel.
+//
 //   S  = Q K^T              P = exp(scale S - lse)
 //   dP = dO V^T             dS = P (dP - rowsum(dO O)) scale
 //   dV^T += dO^T P          dK^T += Q^T dS          dQ = dS K
+//
 // dV and dK are transposed, so that the gradient kernel can write P and dS directly as panels. A
 // strip of query blocks meets one tile of keys after the other. A tile's keys, values and gradients
 // come from memory once per strip. Everything else stays in the second-level cache. A sum over

@@ -34,7 +34,7 @@ class BatchResultsTest : public testing::Test {
     std::ifstream file(path_, std::ios::binary);
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  // Of the files beside it, too.
+  // The names of all files in the directory.
   std::vector<std::string> Names() const {
     std::vector<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(dir_.path())) {
